@@ -1,0 +1,29 @@
+"""The one file that reaches into `jax._src`, for what JAX has no public name for."""
+
+from __future__ import annotations
+
+import os
+
+from jax import lax
+from jax._src import source_info_util
+from jax.extend import core as jex_core
+
+try:
+    from jax._src.random.prng import random_unwrap_p, random_wrap_p
+except ImportError:  # before JAX 0.10.2
+    from jax._src.prng import random_unwrap_p, random_wrap_p
+
+__all__ = ["optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line"]
+
+
+def source_line(eqn: jex_core.JaxprEqn) -> str:
+    """`train.py:41`, the user's line that made this equation; empty where JAX recorded none."""
+    frame = source_info_util.user_frame(eqn.source_info.traceback)
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.file_name)}:{frame.start_line}"
+
+
+def optional_primitives(*names: str) -> tuple[jex_core.Primitive, ...]:
+    """Those of these primitives of `jax.lax` that this version of JAX has."""
+    return tuple(getattr(lax, name) for name in names if hasattr(lax, name))
