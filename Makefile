@@ -1,0 +1,39 @@
+# Two commands do everything on a machine with Python 3.11 or newer: `make demo` and `make test`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test demo lint bench-plans clean
+
+setup: .venv/installed
+
+# Stamps, so that each step is done again only when what it reads has changed.
+.venv/locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Meshwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version)." \
+	       "Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements.lock
+	touch $@
+
+.venv/installed: .venv/locked pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
+	touch $@
+
+test: lint
+	$(BIN)/python -m pytest
+
+demo: setup
+	$(BIN)/meshwright demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-plans: setup
+	$(BIN)/python -m experiments.bench_plans
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
