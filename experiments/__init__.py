@@ -1,0 +1,1 @@
+"""What is measured with Meshwright: workloads, baselines, the runner, reports, the command line."""

@@ -1,0 +1,54 @@
+"""The house's own rules: which package may import which, and that importing one changes nothing."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("costmodel", "planner", "executor", "experiments")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def test_imports_run_one_way() -> None:
+    """The contracts stand in pyproject.toml, under `tool.importlinter`."""
+    linter = Path(sys.executable).with_name("lint-imports")
+    outcome = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout
+
+
+def test_jax_internals_are_imported_in_one_file() -> None:
+    importers = [path for path in SOURCES if re.search(r"^\s*(import|from) jax\._src", path.read_text(), re.M)]
+    assert importers in ([], [ROOT / "planner" / "_jax_compat.py"])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_outgrows_a_reader(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_changes_nothing(package: str) -> None:
+    """No XLA_FLAGS, no JAX setting, no device: those belong to the user."""
+    program = f"""
+import importlib, os, pkgutil, jax
+environment, settings = dict(os.environ), dict(jax.config.values)
+import {package}
+for module in pkgutil.walk_packages({package}.__path__, "{package}."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+assert dict(os.environ) == environment, "environment changed"
+assert dict(jax.config.values) == settings, "JAX settings changed"
+jax.config.update("jax_num_cpu_devices", 3)  # raises once a backend is up
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=_plain_environment(), capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def _plain_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
