@@ -1,0 +1,156 @@
+"""`CostModel`, a machine with its figures, and `MeshCost`, that bound to one mesh: what the planner asks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel import profile
+from costmodel.collectives import KINDS, collective_seconds
+from costmodel.compute import roofline_seconds
+from costmodel.fit import CollectiveFit, fitted_seconds
+from costmodel.levels import Level, group_levels
+from costmodel.placement import Placement, Segment
+from costmodel.topology import Backend, Device, Topology
+
+
+@dataclass(frozen=True)
+class Group:
+    """The devices that one collective joins: how they are linked and, on a bus, what was measured there."""
+
+    size: int
+    levels: tuple[Level, ...]
+    fits: tuple[CollectiveFit, ...]
+    device_count: int
+
+    def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
+        fits = [fit for fit in self.fits if fit.kind == kind]
+        if fits and self.size > 1:
+            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.device_count)
+        return collective_seconds(kind, self.levels, nbytes)
+
+
+@dataclass(frozen=True)
+class MeshCost:
+    """Prices on one logical mesh, in seconds.
+
+    Attributes:
+        axis_sizes: the mesh, in the order of its axes.
+        device: each of its devices.
+        backend: "cpu", "gpu" or "tpu".
+        reduce_scatters: whether the compiler's partitioner makes reduce-scatters; on CPU it makes all-reduces
+            instead.
+        overlap: the share of communication, 0 to 1, that hides behind computation where there is enough of
+            it.
+        groups: for each set of mesh axes the devices that a collective over them joins.
+    """
+
+    axis_sizes: Mapping[str, int] = field(hash=False)
+    device: Device
+    backend: Backend
+    reduce_scatters: bool
+    overlap: float
+    groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
+
+    def collective_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
+        """Seconds of one collective over the product of the axes, all groups of the mesh running it at once.
+
+        Args:
+            nbytes: per device, of the larger side: an all-gather's result, a reduce-scatter's input, else the
+                buffer.
+
+        Raises:
+            ValueError: an unknown kind of collective or mesh axis.
+        """
+        if unknown := [axis for axis in axes if axis not in self.axis_sizes]:
+            raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
+        if kind not in KINDS:
+            raise ValueError(f"unknown collective {kind!r}; known are {', '.join(KINDS)}")
+        return self.groups[frozenset(axes)].seconds(kind, nbytes)
+
+    def compute_seconds(
+        self, flops: ArrayLike, nbytes: ArrayLike, dtype: str, transcendentals: ArrayLike = 0.0
+    ) -> np.ndarray:
+        """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
+        return roofline_seconds(self.device, flops, nbytes, dtype, transcendentals)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What a second and a byte cost on a machine.
+
+    Attributes:
+        topology: devices and links.
+        overlap: share of communication that hides behind computation; 0 unless it was measured.
+        measured_on: what the figures were taken on, empty for published ones.
+    """
+
+    topology: Topology
+    overlap: float = 0.0
+    measured_on: Mapping[str, str | int | float] = field(default_factory=dict, hash=False)
+
+    def on(
+        self, axis_names: Sequence[str], axis_sizes: Sequence[int], placement: Placement | None = None
+    ) -> MeshCost:
+        """Prices for a mesh; by default its devices are in row-major order, last axis innermost.
+
+        Raises:
+            ValueError: the sizes do not multiply to the device count.
+        """
+        placement = placement or self.topology.place(axis_sizes)
+        segments = dict(zip(axis_names, placement.segments, strict=True))
+        return MeshCost(
+            axis_sizes=dict(zip(axis_names, axis_sizes, strict=True)),
+            device=self.topology.device,
+            backend=self.topology.backend,
+            reduce_scatters=self.topology.backend != "cpu",
+            overlap=self.overlap,
+            groups={
+                axes: _group(self.topology, [segments[axis] for axis in axes])
+                for axes in _subsets(axis_names)
+            },
+        )
+
+    def to_json(self) -> str:
+        """The profile as JSON; `from_json` reads it back equal."""
+        return profile.dump(self.topology, self.overlap, self.measured_on)
+
+    @staticmethod
+    def from_json(text: str, source: str = "profile") -> CostModel:
+        """Reads a profile.
+
+        Raises:
+            ProfileError: not JSON, or a field missing or of the wrong kind; names `source` and the field.
+        """
+        return CostModel(*profile.load(text, source))
+
+    @staticmethod
+    def read(path: str | Path) -> CostModel:
+        """Reads a profile's file; errors as `from_json`."""
+        return CostModel.from_json(profile.read_text(path), str(path))
+
+
+def _subsets(axis_names: Sequence[str]) -> Iterable[frozenset[str]]:
+    counts = range(len(axis_names) + 1)
+    return (frozenset(axes) for count in counts for axes in itertools.combinations(axis_names, count))
+
+
+def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
+    segments = [segment for axis in axes for segment in axis]
+    size = int(np.prod([segment.size for segment in segments], dtype=int))
+    on_bus = all(topology.dims[segment.dim].link.kind == "bus" for segment in segments)
+    return Group(
+        size,
+        group_levels(topology, segments),
+        topology.measured if on_bus else (),
+        _devices_per_bus(topology),
+    )
+
+
+def _devices_per_bus(topology: Topology) -> int:
+    return int(np.prod([dim.size for dim in topology.dims if dim.link.kind == "bus"], dtype=int))

@@ -1,0 +1,156 @@
+"""Machines as JSON: `calibrate` writes them, `CostModel.read` takes them. Errors name the file and the field."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from costmodel.errors import ProfileError
+from costmodel.fit import CollectiveFit
+from costmodel.topology import Backend, Device, Dim, Link, LinkKind, Topology
+
+FORMAT = 1
+
+_TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
+
+
+def dump(topology: Topology, overlap: float, measured_on: Mapping[str, str | int | float]) -> str:
+    record = {
+        "format": FORMAT,
+        "measured_on": dict(measured_on),
+        "overlap": overlap,
+        "topology": asdict(topology),
+    }
+    return json.dumps(record, indent=1, default=dict) + "\n"
+
+
+def load(text: str, source: str) -> tuple[Topology, float, dict[str, str | int | float]]:
+    """The arguments of a `CostModel`. Raises: ProfileError."""
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ProfileError(
+            f"{source}: not JSON ({error}); write a new profile with `meshwright calibrate`"
+        ) from None
+    root = _Record(source, "", _checked(source, "the profile", record, dict))
+    if (version := root.number("format")) != FORMAT:
+        raise ProfileError(f"{source}: format {version:g}, but this version reads {FORMAT}: calibrate anew")
+    return _topology(root.record("topology")), root.number("overlap"), root.record("measured_on").fields
+
+
+def read_text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: {error.strerror or error}; write a profile with `meshwright calibrate`"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Record:
+    """One JSON object on the way in, with the place where it stood."""
+
+    source: str
+    place: str
+    fields: dict[str, Any]
+
+    def number(self, key: str, least: float = 0.0) -> float:
+        value = self._value(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+            raise ProfileError(
+                f"{self.source}: {self._at(key)} is {value!r}; a number from {least:g} belongs there"
+            )
+        return value
+
+    def text(self, key: str, choices: tuple[str, ...] = ()) -> Any:
+        value = _checked(self.source, self._at(key), self._value(key), str)
+        if choices and value not in choices:
+            raise ProfileError(
+                f"{self.source}: {self._at(key)} is {value!r}; one of {', '.join(choices)} belongs there"
+            )
+        return value
+
+    def flag(self, key: str) -> bool:
+        return bool(_checked(self.source, self._at(key), self._value(key), bool))
+
+    def record(self, key: str) -> _Record:
+        return _Record(
+            self.source, self._at(key), _checked(self.source, self._at(key), self._value(key), dict)
+        )
+
+    def records(self, key: str) -> list[_Record]:
+        items = _checked(self.source, self._at(key), self._value(key), list)
+        places = [f"{self._at(key)}[{index}]" for index in range(len(items))]
+        return [
+            _Record(self.source, place, _checked(self.source, place, item, dict))
+            for place, item in zip(places, items, strict=True)
+        ]
+
+    def _value(self, key: str) -> Any:
+        if key not in self.fields:
+            raise ProfileError(f"{self.source}: {self._at(key)} is missing")
+        return self.fields[key]
+
+    def _at(self, key: str) -> str:
+        return f"{self.place}.{key}" if self.place else key
+
+
+def _checked(source: str, place: str, value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ProfileError(f"{source}: {place} is {value!r}; {_TYPE_NAMES[kind]} belongs there")
+    return value
+
+
+def _topology(record: _Record) -> Topology:
+    return Topology(
+        name=record.text("name"),
+        device=_device(record.record("device")),
+        dims=tuple(
+            Dim(d.text("name"), int(d.number("size", 2)), _link(d.record("link")))
+            for d in record.records("dims")
+        ),
+        backend=record.text("backend", get_args(Backend)),
+        measured=tuple(_fit(fit) for fit in record.records("measured")),
+    )
+
+
+def _device(record: _Record) -> Device:
+    rates = record.record("flops_per_second")
+    if not rates.fields:
+        raise ProfileError(f"{record.source}: {rates.place} is empty; at least one type's rate belongs there")
+    known = record.fields.get("transcendentals_per_second") is not None
+    return Device(
+        kind=record.text("kind"),
+        flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
+        memory_bytes=record.number("memory_bytes", 1),
+        memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
+        launch_seconds=record.number("launch_seconds"),
+        transcendentals_per_second=record.number("transcendentals_per_second", 1) if known else None,
+    )
+
+
+def _link(record: _Record) -> Link:
+    return Link(
+        kind=record.text("kind", get_args(LinkKind)),
+        latency_seconds=record.number("latency_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
+        start_seconds=record.number("start_seconds"),
+        wrap=record.flag("wrap"),
+    )
+
+
+def _fit(record: _Record) -> CollectiveFit:
+    return CollectiveFit(
+        kind=record.text("kind"),
+        group_size=int(record.number("group_size", 2)),
+        start_seconds=record.number("start_seconds"),
+        seconds_per_byte=record.number("seconds_per_byte"),
+        cache_bytes=record.number("cache_bytes"),
+        overflow_seconds_per_byte=record.number("overflow_seconds_per_byte"),
+        relative_error=record.number("relative_error"),
+    )

@@ -1,0 +1,164 @@
+"""Devices and the links between them: what a plan is priced on.
+
+A `Topology` is a grid of identical devices. Its dimensions run from the outermost (slowest links) to the
+innermost, and devices are numbered row-major over them: `Topology(dims=(hosts, gpus))` puts devices 0 to 7 on
+the first host of eight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from costmodel.fit import CollectiveFit
+from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
+
+LinkKind = Literal["bus", "switch", "torus", "network"]
+Backend = Literal["cpu", "gpu", "tpu"]
+
+# Where a device does not list a type, the rate of the type it computes in instead, and that rate's multiple.
+_STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "bfloat16": (("float16", 1.0), ("float32", 1.0)),
+    "float16": (("bfloat16", 1.0), ("float32", 1.0)),
+    "float64": (("float32", 0.5),),
+    "complex64": (("float32", 1.0),),
+    "complex128": (("float64", 1.0), ("float32", 0.5)),
+    "int8": (("float32", 1.0),),
+    "uint8": (("int8", 1.0), ("float32", 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator, or one of the CPU devices that share a host.
+
+    Attributes:
+        kind: the name that `jax.Device.device_kind` gives it.
+        flops_per_second: achievable (not advertised) matrix-multiply rate by numpy dtype name, while all
+            devices work.
+        memory_bytes: the memory that arrays may take.
+        memory_bytes_per_second: achievable rate of streaming through that memory, reads and writes counted
+            together.
+        launch_seconds: what one more op costs, however small.
+        transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
+    """
+
+    kind: str
+    flops_per_second: Mapping[str, float] = field(hash=False)
+    memory_bytes: float
+    memory_bytes_per_second: float
+    launch_seconds: float
+    transcendentals_per_second: float | None = None
+
+    def rate(self, dtype: str) -> float:
+        """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that
+        is.
+
+        >>> Device("d", {"float32": 1e12}, 1e9, 1e11, 1e-6).rate("float64")
+        500000000000.0
+        """
+        stand_ins = _STAND_INS.get(dtype, (("bfloat16" if dtype.startswith("float8") else "float32", 1.0),))
+        for name, multiple in ((dtype, 1.0), *stand_ins):
+            if name in self.flops_per_second:
+                return self.flops_per_second[name] * multiple
+        return min(self.flops_per_second.values())
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins the devices along one dimension of a topology.
+
+    Attributes:
+        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "torus"
+            (neighbours only), or "network" (a switch between hosts).
+        latency_seconds: one message to the next device.
+        bytes_per_second: per device and direction, and on a torus per neighbour; of the whole bus for a bus.
+        start_seconds: paid once by each collective, before anything moves.
+        wrap: on a torus, whether the last device is a neighbour of the first.
+    """
+
+    kind: LinkKind
+    latency_seconds: float
+    bytes_per_second: float
+    start_seconds: float = 0.0
+    wrap: bool = False
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`."""
+
+    name: str
+    size: int
+    link: Link
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A grid of identical devices.
+
+    Attributes:
+        name: as `preset` takes it, or a name of the user's.
+        device: what stands at each point of the grid.
+        dims: outermost first, each larger than one; none for a single device.
+        backend: the compiler that will be used, since backends choose different collectives.
+        measured: fits of collectives within a bus, used in place of formulas where present.
+    """
+
+    name: str
+    device: Device
+    dims: tuple[Dim, ...]
+    backend: Backend
+    measured: tuple[CollectiveFit, ...] = ()
+
+    def __post_init__(self) -> None:
+        for dim in self.dims:
+            if dim.size < 2:
+                raise ValueError(
+                    f"topology {self.name!r}: dimension {dim.name!r} has size {dim.size}; leave it out"
+                )
+
+    @property
+    def dim_sizes(self) -> tuple[int, ...]:
+        return tuple(dim.size for dim in self.dims)
+
+    @property
+    def device_count(self) -> int:
+        return math.prod(self.dim_sizes)
+
+    def place(self, axis_sizes: Sequence[int]) -> Placement:
+        """The placement of a mesh whose devices come in row-major order, last mesh axis innermost.
+
+        An axis that does not nest into the dimensions (3 × 4 over hosts of 4 × 3) is priced as if all of it
+        ran over the outermost, slowest dimension that it touches, and the placement is marked inexact.
+
+        Raises:
+            ValueError: the sizes do not multiply to the device count.
+        """
+        if math.prod(axis_sizes) != self.device_count:
+            raise ValueError(
+                f"mesh {tuple(axis_sizes)} needs {math.prod(axis_sizes)} devices; topology {self.name!r} has "
+                f"{self.device_count}: choose axis sizes with that product"
+            )
+        return row_major_placement(tuple(axis_sizes), self.dim_sizes)
+
+    def placements(self, max_axes: int = 3) -> Iterator[Placement]:
+        """Every way to lay a mesh of at most `max_axes` axes on the devices, up to what is physically the
+        same.
+
+        All factorisations of the device count into axes above one, each axis spread over the dimensions in
+        every way that gives it at most one part of each dimension. The order of the parts along a dimension
+        counts on a torus alone; meshes that differ by the names of their axes, or by exchanging equal
+        dimensions, come once. Fewest axes first; the axes of each are sorted outermost first.
+        """
+        keys = tuple((dim.size, dim.link) for dim in self.dims)
+        ordered = tuple(dim.link.kind == "torus" for dim in self.dims)
+        return iter(all_placements(self.dim_sizes, keys, ordered, max_axes))
+
+    def device_grid(self, placement: Placement) -> np.ndarray:
+        """Device numbers in the shape of the mesh, `grid[i, j]` being the device at mesh position (i, j)."""
+        return device_grid(placement, self.dim_sizes)
