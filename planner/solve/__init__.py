@@ -1,0 +1,136 @@
+"""Solves a `Problem`: exactly where the time allows, else the best found with a bound on what is possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.problem import IntArray, Problem, ProblemError
+from planner.solve import ilp
+from planner.solve.clock import Clock
+from planner.solve.eliminate import fold_chains
+from planner.solve.incumbent import OPTIMAL_GAP, Incumbent, Progress, Solution, Status
+from planner.solve.model import Model
+from planner.solve.presolve import Impossible, presolve
+from planner.solve.squeeze import is_closed, squeeze, squeeze_apart, trivial_bound
+
+__all__ = ["Progress", "Solution", "Status", "smallest_limit", "solve"]
+
+RELAXED_TIME = 0.3
+"""The part of the time that goes into the problem without its limit, when there is one."""
+
+
+def solve(
+    problem: Problem,
+    *,
+    starts: Sequence[Sequence[int] | IntArray] = (),
+    time_limit: float = 30.0,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Picks a strategy for every node so that the cost is least and memory stays within the limit.
+
+    The memory limit is left out first: if the optimum without it fits, that is the answer. Ctrl-C ends the search with
+    the best so far.
+
+    Args:
+        starts: assignments that are known; the result is never worse than the best of them that fits.
+        time_limit: seconds; with 0 the best start is returned, and a bound.
+        seed: of the random choices in CP-SAT.
+        progress: called whenever the cost or the bound improves.
+
+    Raises:
+        ProblemError: a start is not an assignment of the problem.
+    """
+    clock = Clock(time_limit)
+    best = Incumbent(problem, clock, progress)
+    for start in starts:
+        best.offer(np.asarray(start, dtype=np.int64))
+    model = Model.from_problem(problem)
+    best.raise_bound(trivial_bound(model))
+    if not clock.expired:
+        try:
+            _search(model, starts, best, clock, seed)
+        except Impossible:
+            best.raise_bound(best.cost)
+            best.method = "presolve"
+        except KeyboardInterrupt:
+            best.method = "interrupted"
+    return _solution(best)
+
+
+def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int) -> None:
+    fitting = presolve(model, clock)
+    known = [fitting.project(np.asarray(start, dtype=np.int64)) for start in starts]
+    nearest = min(known, key=fitting.model.cost, default=None)
+
+    def offer(picks: IntArray) -> None:
+        best.offer(fitting.lift(picks))
+
+    limited = fitting.model.rows > 0
+    relaxed = squeeze_apart(
+        fitting.model.without_limit(), nearest, offer, clock.part(RELAXED_TIME) if limited else clock, seed
+    )
+    best.method = relaxed.method
+    best.raise_bound(relaxed.lower_bound)
+    if limited and not is_closed(best.cost, best.lower_bound):
+        start = relaxed.picks if best.picks is None else fitting.project(best.picks)
+        outcome = squeeze(fitting.model, start, best.cost, offer, clock, seed)
+        best.method = outcome.method
+        best.raise_bound(outcome.lower_bound)
+
+
+def _solution(best: Incumbent) -> Solution:
+    status: Status = "feasible"
+    lower_bound = min(best.cost, best.lower_bound)
+    if best.picks is None:
+        status = "infeasible" if lower_bound == math.inf else "unknown"
+    elif best.method == "start":
+        status = "start"
+    elif best.cost - lower_bound <= OPTIMAL_GAP * abs(best.cost):
+        status = "optimal"
+    return Solution(best.picks, best.cost, lower_bound, status, best.clock.seconds, best.method)
+
+
+def smallest_limit(problem: Problem, time_limit: float = 10.0) -> tuple[float, IntArray]:
+    """The smallest usage limit that some assignment keeps, in bytes, and such an assignment.
+
+    If the time does not suffice for the smallest, it is the smallest found: there is an assignment that keeps it.
+
+    Raises:
+        ProblemError: no assignment has finite cost, whatever the limit.
+    """
+    clock = Clock(time_limit)
+    try:
+        reduction = presolve(_peak_only(problem), clock)
+        folded = fold_chains(reduction.model)
+        thrifty = squeeze_apart(_priced_evenly(folded.model), None, lambda _: None, clock.part(RELAXED_TIME), 0)
+    except Impossible:
+        thrifty = None
+    if thrifty is None or not math.isfinite(thrifty.cost):
+        raise ProblemError("no assignment has finite cost, whatever the limit; look for nodes whose edges forbid all")
+    leanest = ilp.leanest(folded.model, thrifty.picks, clock)
+    whole = reduction.lift(folded.lift(leanest))
+    return problem.evaluate(whole).peak_usage, whole
+
+
+def _peak_only(problem: Problem) -> Model:
+    """The problem with nothing but what is impossible left of its costs, and no limit but the wish for a low peak."""
+    model = Model.from_problem(replace(problem, usage_limit=math.inf))
+    return replace(
+        model,
+        costs=tuple(np.where(np.isfinite(costs), 0.0, math.inf) for costs in model.costs),
+        pairs={pair: np.where(np.isfinite(cost), 0.0, math.inf) for pair, cost in model.pairs.items()},
+    )
+
+
+def _priced_evenly(model: Model) -> Model:
+    """Without its limit, but each byte costs one in each row: cheap assignments have low peaks."""
+    costs = (
+        cost + (load.spans[:, 1] - load.spans[:, 0]) @ load.usage
+        for cost, load in zip(model.costs, model.loads, strict=True)
+    )
+    return replace(model.without_limit(), costs=tuple(costs))

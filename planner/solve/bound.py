@@ -1,0 +1,183 @@
+"""A lower bound by message passing on the dual of the local-polytope relaxation, with prices for memory.
+
+A *reparametrisation* moves cost between a node and its pairs without changing the cost of any assignment: message
+a_e(s) is taken from pair e's row s and given to the node. The sum of each part's own least is a bound on the whole, and
+the moves below only raise it (sequential tree-reweighted message passing: Kolmogorov, PAMI 2006; in the form of SRMP:
+Kolmogorov, PAMI 2015). On a tree it reaches the optimum in one pass each way.
+
+Memory enters as a Lagrangian: a byte in row r costs `prices[r] >= 0`, and the bound pays back prices . (limit - base).
+Prices follow the subgradient, which is what the decoded assignment uses above the limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.problem import FloatArray, IntArray
+from planner.solve.clock import Clock
+from planner.solve.model import Load, Model
+
+PASS_MARGIN = 1.5
+"""A pass starts only if this many times the last one's duration is left."""
+
+SHRINK = 0.7
+"""What the price step is multiplied by when a pass did not raise the bound."""
+
+UNKNOWN_GAP = 0.05
+"""While no assignment is known, the optimum is taken to be this much above the bound, relatively."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Arc:
+    """A pair as one of its nodes sees it: `cost[s of the node, t of the other]` less `own[s]` less `others[t]`."""
+
+    other: int
+    cost: FloatArray
+    own: FloatArray
+    others: FloatArray
+
+    def pull(self) -> FloatArray:
+        """Takes each row's least out of the pair."""
+        least: FloatArray = (self.cost - self.others).min(axis=1) - self.own
+        self.own[:] += least
+        return least
+
+
+class Dual:
+    """A model's reparametrisation and memory prices; `ascend` improves them in place.
+
+    Attributes:
+        lower_bound: the best bound so far on the cost of any assignment that fits.
+        possible: per node, which strategies may be part of an assignment that costs at most the cutoff.
+    """
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.prices = model.prices.copy()
+        self.unary = [
+            costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)
+        ]
+        self.lower: list[list[_Arc]] = [[] for _ in model.costs]
+        self.upper: list[list[_Arc]] = [[] for _ in model.costs]
+        for (i, j), cost in model.pairs.items():
+            at_tail, at_head = np.zeros(cost.shape[0]), np.zeros(cost.shape[1])
+            self.upper[i].append(_Arc(j, cost, at_tail, at_head))
+            self.lower[j].append(_Arc(i, cost.T, at_head, at_tail))
+        self.possible: list[NDArray[np.bool_]] = [np.ones(costs.size, dtype=bool) for costs in model.costs]
+        self.lower_bound = -np.inf
+        self.settled = False  # before the first pass, pairs may hold less than nothing
+        self.step = 1.0
+        self.pass_seconds = 0.0
+
+    def ascend(self, passes: int, cutoff: float, clock: Clock) -> IntArray | None:
+        """Some passes forward and back; the decoded assignment of the last, or None if there was no time for any.
+
+        Args:
+            passes: how many; each goes over all pairs twice.
+            cutoff: the cost of an assignment that is known; strategies only in worse ones are marked impossible.
+        """
+        picks = None
+        for _ in range(passes):
+            if clock.expired or clock.left_seconds < PASS_MARGIN * self.pass_seconds:
+                break
+            begun = clock.seconds
+            self._pass(cutoff, forward=True)
+            bound = self._pass(cutoff, forward=False)
+            picks = self.decode()
+            if self.model.rows:
+                self._move_prices(picks, bound, cutoff)
+            self.lower_bound = max(self.lower_bound, bound)
+            self.pass_seconds = clock.seconds - begun
+        return picks
+
+    def _pass(self, cutoff: float, *, forward: bool) -> float:
+        """Each node in order takes what pairs with earlier nodes hold for it, and shares all it has with those ahead."""
+        nodes = len(self.unary)
+        order = range(nodes) if forward else range(nodes)[::-1]
+        behind, ahead = (self.lower, self.upper) if forward else (self.upper, self.lower)
+        to_come = np.array([float(self.unary[node].min()) for node in order])
+        done = np.zeros(nodes)
+        crossing = np.zeros(nodes + 1)
+        totals = []
+        for place, node in enumerate(order):
+            total = self.unary[node]
+            for arc in behind[node]:
+                pulled = arc.pull()
+                total = total + pulled
+                held = pulled.min()
+                crossing[(arc.other if forward else nodes - 1 - arc.other) + 1] += held
+                crossing[place] -= held
+            share = total / max(len(behind[node]), len(ahead[node]), 1)
+            for arc in ahead[node]:
+                arc.own[:] -= share
+            self.unary[node] = total - len(ahead[node]) * share
+            done[place] = self.unary[node].min()
+            totals.append(total)
+        # What all but one node held when that one held its total: nodes done, nodes to come, pairs between the two.
+        done_before = np.cumsum(done) - done
+        come_after = to_come.sum() - np.cumsum(to_come)
+        elsewhere = self._constant() + done_before + come_after + np.cumsum(crossing)[:-1]
+        if self.settled:
+            for node, total, rest in zip(order, totals, elsewhere, strict=True):
+                self.possible[node] &= rest + total <= cutoff
+        self.settled = True
+        return self._constant() + float(done.sum())
+
+    def _constant(self) -> float:
+        if not self.model.rows:
+            return self.model.offset
+        return self.model.offset - float(self.prices @ (self.model.limit - self.model.base))
+
+    def decode(self) -> IntArray:
+        """An assignment: each node in order takes its best, given those already fixed. After a backward pass."""
+        picks = np.zeros(len(self.unary), dtype=np.int64)
+        for node, unary in enumerate(self.unary):
+            score = unary
+            for arc in self.lower[node]:
+                score = score + (arc.cost[:, picks[arc.other]] - arc.own)
+            picks[node] = score.argmin()
+        return picks
+
+    def _move_prices(self, picks: IntArray, bound: float, cutoff: float) -> None:
+        """Polyak's step along what the assignment uses above the limit, shortened where the bound no longer rises."""
+        over = self.model.usage(picks) - self.model.limit
+        over[(over < 0) & (self.prices <= 0)] = 0.0
+        length = float(over @ over)
+        if not length:
+            return
+        if bound <= self.lower_bound:
+            self.step *= SHRINK
+        to_close = cutoff - bound if np.isfinite(cutoff) else UNKNOWN_GAP * abs(bound)
+        moved = np.maximum(0.0, self.prices + self.step * to_close / length * over) - self.prices
+        self.prices += moved
+        for node, load in enumerate(self.model.loads):
+            if load.spans.size:
+                self.unary[node] = self.unary[node] + _priced(load, moved)
+
+    def reparametrised(self, cutoff: float) -> Model:
+        """The same model with costs moved so that its parts show what is known of the whole.
+
+        Pairs of strategies that are only in assignments worse than the cutoff are forbidden.
+        """
+        least = [float(unary.min()) for unary in self.unary]
+        slack = cutoff - self._constant() - sum(least)
+        pairs = {}
+        for i, arcs in enumerate(self.upper):
+            for arc in arcs:
+                cost = arc.cost - arc.own[:, None] - arc.others
+                j = arc.other
+                at_least = (self.unary[i] - least[i])[:, None] + (self.unary[j] - least[j]) + cost
+                pairs[i, j] = np.where(at_least <= slack, cost, np.inf)
+        costs = tuple(
+            unary - _priced(load, self.prices) for unary, load in zip(self.unary, self.model.loads, strict=True)
+        )
+        return replace(self.model, costs=costs, pairs=pairs, prices=self.prices.copy())
+
+
+def _priced(load: Load, prices: FloatArray) -> FloatArray:
+    """What each strategy's memory costs."""
+    before = np.concatenate([[0.0], np.cumsum(prices)])
+    return (before[load.spans[:, 1]] - before[load.spans[:, 0]]) @ load.usage

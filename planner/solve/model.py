@@ -1,0 +1,201 @@
+"""What the solver works on: a problem in normal form, and the way back from a smaller model to a larger one.
+
+A `Model` has at most one matrix per pair of nodes, none from a node to itself, and memory as *rows*: the few times at
+which the limit can bind. A `Reduction` is a smaller model with the steps that turn its picks into picks of the larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.problem import FloatArray, IntArray, Problem
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """The memory of one node: bytes per strategy, constant over each of a few spans of rows that do not overlap.
+
+    Attributes:
+        spans: (spans, 2), the first row of each span and the one after its last.
+        usage: (spans, strategies), bytes.
+    """
+
+    spans: IntArray
+    usage: FloatArray
+
+    def keep(self, strategies: IntArray) -> Load:
+        return Load(self.spans, self.usage[:, strategies])
+
+    @staticmethod
+    def nothing(strategies: int) -> Load:
+        return Load(np.zeros((0, 2), dtype=np.int64), np.zeros((0, strategies)))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A problem in normal form.
+
+    Attributes:
+        costs: per node, the cost of each strategy.
+        pairs: per pair of nodes i < j, a matrix of costs; `inf` forbids.
+        loads: per node, see `Load`.
+        base: per row, bytes that are live there whatever is picked.
+        prices: per row, the cost per byte that a bound put on it; a place to start from, no part of any cost.
+        limit: bytes that may be live in any row; with `inf`, the peak over the rows is what is to be kept low.
+        offset: the cost of whatever is picked.
+    """
+
+    costs: tuple[FloatArray, ...]
+    pairs: Mapping[Pair, FloatArray]
+    loads: tuple[Load, ...]
+    base: FloatArray
+    prices: FloatArray
+    limit: float
+    offset: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.base.size
+
+    @property
+    def strategies(self) -> int:
+        """How many there are over all nodes: the size that presolve and bounds bring down."""
+        return sum(costs.size for costs in self.costs)
+
+    def cost(self, picks: IntArray) -> float:
+        nodes = sum(float(costs[pick]) for costs, pick in zip(self.costs, picks, strict=True))
+        return self.offset + nodes + sum(float(cost[picks[i], picks[j]]) for (i, j), cost in self.pairs.items())
+
+    def usage(self, picks: IntArray) -> FloatArray:
+        """Bytes live in each row."""
+        change = np.zeros(self.rows + 1)
+        for load, pick in zip(self.loads, picks, strict=True):
+            np.add.at(change, load.spans[:, 0], load.usage[:, pick])
+            np.add.at(change, load.spans[:, 1], -load.usage[:, pick])
+        return self.base + np.cumsum(change)[:-1]
+
+    def excess(self, picks: IntArray) -> float:
+        """Bytes above the limit in the worst row; not positive if the picks fit."""
+        return float(self.usage(picks).max() - self.limit) if self.rows else -math.inf
+
+    def without_limit(self) -> Model:
+        loads = tuple(Load.nothing(costs.size) for costs in self.costs)
+        return replace(self, loads=loads, base=np.zeros(0), prices=np.zeros(0), limit=math.inf)
+
+    def restrict(self, nodes: Sequence[int]) -> Model:
+        """The part of a model without rows that lies within some nodes; they are renumbered in the order given."""
+        index = {node: new for new, node in enumerate(nodes)}
+        return replace(
+            self,
+            costs=tuple(self.costs[node] for node in nodes),
+            pairs={(index[i], index[j]): cost for (i, j), cost in self.pairs.items() if i in index and j in index},
+            loads=tuple(self.loads[node] for node in nodes),
+            offset=0.0,
+        )
+
+    @staticmethod
+    def from_problem(problem: Problem) -> Model:
+        """The whole problem, without rows if it has no limit: parallel edges added up, loops put on their nodes, times merged into rows."""
+        costs = [np.array(cost, dtype=np.float64) for cost in problem.costs]
+        pairs: dict[Pair, FloatArray] = {}
+        for edge in problem.edges:
+            if edge.tail == edge.head:
+                costs[edge.tail] += np.diagonal(edge.cost)
+                continue
+            pair, cost = (edge.tail, edge.head), edge.cost
+            if edge.tail > edge.head:
+                pair, cost = (edge.head, edge.tail), edge.cost.T
+            pairs[pair] = pairs[pair] + cost if pair in pairs else cost
+        if problem.usage_limit is None:
+            loads = tuple(Load.nothing(cost.size) for cost in costs)
+            return Model(tuple(costs), pairs, loads, np.zeros(0), np.zeros(0), math.inf)
+        spans, rows = _row_spans(problem)
+        loads = tuple(
+            Load(span.reshape(1, 2), usage.reshape(1, -1)) if span[0] < span[1] else Load.nothing(usage.size)
+            for span, usage in zip(spans, problem.usages, strict=True)
+        )
+        return Model(tuple(costs), pairs, loads, np.zeros(rows), np.zeros(rows), problem.usage_limit)
+
+
+def _row_spans(problem: Problem) -> tuple[IntArray, int]:
+    """Each node's interval in rows, and how many rows there are.
+
+    A row is a maximal live set: between two changes, something has just started and something is about to end. What is
+    live at any other time is also live in one of these.
+    """
+    intervals = np.array(problem.intervals, dtype=np.int64).reshape(-1, 2)
+    used = np.array([usage.any() for usage in problem.usages], dtype=bool)
+    lasting = used & (intervals[:, 0] < intervals[:, 1])
+    starts, ends = np.unique(intervals[lasting, 0]), np.unique(intervals[lasting, 1])
+    # The start that opens each row is the last one before some end; searching it finds every such pair once.
+    opening = np.unique(starts[np.searchsorted(starts, ends) - 1]) if ends.size else starts
+    spans = np.searchsorted(opening, intervals)
+    spans[~lasting] = 0
+    return spans, opening.size
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Some strategies of a node were removed: `kept[new]` is the old index, `instead[old]` a new one no worse if it can be."""
+
+    node: int
+    kept: IntArray
+    instead: IntArray
+
+
+@dataclass(frozen=True)
+class Given:
+    """A node was folded away: its pick is `best[picks of the scope]`."""
+
+    node: int
+    scope: tuple[int, ...]
+    best: IntArray
+
+
+Step = Kept | Given
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A model made from a larger one.
+
+    Attributes:
+        model: the smaller.
+        nodes: for each of its nodes, the larger one's number.
+        steps: what was done, in order, in the larger one's numbers.
+        count: nodes of the larger.
+    """
+
+    model: Model
+    nodes: tuple[int, ...]
+    steps: tuple[Step, ...]
+    count: int
+
+    def lift(self, picks: IntArray) -> IntArray:
+        """Picks of the larger model at the same cost."""
+        lifted = np.zeros(self.count, dtype=np.int64)
+        lifted[list(self.nodes)] = picks
+        for step in reversed(self.steps):
+            if isinstance(step, Kept):
+                lifted[step.node] = step.kept[lifted[step.node]]
+            else:
+                lifted[step.node] = step.best[tuple(lifted[list(step.scope)])]
+        return lifted
+
+    def project(self, picks: IntArray) -> IntArray:
+        """Picks of the smaller model that are near those of the larger: a hint, its cost may differ."""
+        projected = np.array(picks, dtype=np.int64)
+        for step in self.steps:
+            if isinstance(step, Kept):
+                projected[step.node] = step.instead[projected[step.node]]
+        return projected[list(self.nodes)]
+
+
+Offer = Callable[[IntArray], None]
+"""Takes the picks of a model as a candidate answer."""

@@ -1,0 +1,302 @@
+"""Makes a model smaller without changing its optimum.
+
+- A strategy that is impossible by itself, or with every choice of some neighbour, goes.
+- A node whose pick follows from a neighbour's (one finite entry in each row of the matrix between them: a tie, or what
+  impossible pairs leave) is merged into that neighbour.
+- A node of one strategy is folded into its neighbours' costs and the base load.
+- A strategy goes when another is no worse whatever the neighbours pick, and needs no more memory anywhere.
+- A matrix that is a sum of a row's and a column's part moves to the nodes, and the pair is gone.
+- Memory that all strategies share is base load; rows that cannot reach the limit, or that repeat another, go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.problem import FloatArray, IntArray
+from planner.solve.clock import Clock
+from planner.solve.model import Given, Kept, Load, Model, Pair, Reduction, Step
+
+DOMINANCE_ENTRIES = 300_000
+"""Dominance compares all pairs of strategies over all of a neighbour's: skipped where that is more work than this."""
+
+NOISE = 1e-12
+"""Relative to the costs at hand: differences below are rounding, left by reparametrisation."""
+
+
+class Impossible(Exception):
+    """No assignment has finite cost, or none keeps within the limit."""
+
+
+def presolve(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] | None = None) -> Reduction:
+    """The model made smaller until nothing more applies, or time is up.
+
+    Args:
+        possible: per node, which strategies to keep, where some are known not to matter.
+
+    Raises:
+        Impossible: some node has no strategy left, or some row is above the limit with the least that each node needs.
+    """
+    draft = _Draft(model)
+    for node, keep in enumerate(possible or ()):
+        draft.keep_only(node, keep)
+    draft.settle(clock)
+    return draft.freeze()
+
+
+class _Draft:
+    """A model while it shrinks. `links[i][j]` has i's strategies as rows; `links[j][i]` is its transpose."""
+
+    def __init__(self, model: Model):
+        self.costs = list(model.costs)
+        self.loads = list(model.loads)
+        self.base = model.base.copy()
+        self.prices = model.prices
+        self.limit = model.limit
+        self.offset = model.offset
+        self.links: list[dict[int, FloatArray]] = [{} for _ in model.costs]
+        self.forbids: set[Pair] = set()
+        for (i, j), cost in model.pairs.items():
+            self.link(i, j, cost)
+        self.alive = [True] * len(model.costs)
+        self.steps: list[Step] = []
+        self.queue = deque(range(len(model.costs)))
+        self.queued = [True] * len(model.costs)
+
+    def settle(self, clock: Clock) -> None:
+        while self.queue and not clock.expired:
+            node = self.queue.popleft()
+            self.queued[node] = False
+            if self.alive[node]:
+                self.visit(node)
+
+    def visit(self, node: int) -> None:
+        """Applies the first rule that changes something; whatever that touches is queued again, the node too."""
+        rules = (
+            self.drop_impossible,
+            self.fold_single,
+            self.merge_followers,
+            self.drop_sums,
+            self.drop_dominated,
+        )
+        any(rule(node) for rule in rules)
+
+    def wake(self, node: int) -> None:
+        if not self.queued[node]:
+            self.queued[node] = True
+            self.queue.append(node)
+
+    def link(self, i: int, j: int, cost: FloatArray) -> None:
+        self.links[i][j], self.links[j][i] = cost, cost.T
+        pair = (min(i, j), max(i, j))
+        if np.isinf(cost).any():
+            self.forbids.add(pair)
+        else:
+            self.forbids.discard(pair)
+
+    def unlink(self, i: int, j: int) -> None:
+        del self.links[i][j], self.links[j][i]
+        self.forbids.discard((min(i, j), max(i, j)))
+
+    def forbidding(self, node: int) -> list[int]:
+        """Neighbours that some strategy of the node cannot go with."""
+        return [other for other in self.links[node] if (min(node, other), max(node, other)) in self.forbids]
+
+    def keep(self, node: int, kept: IntArray, instead: IntArray) -> None:
+        self.steps.append(Kept(node, kept, instead))
+        self.costs[node] = self.costs[node][kept]
+        self.loads[node] = self.loads[node].keep(kept)
+        for other, cost in list(self.links[node].items()):
+            self.link(node, other, cost[kept])
+            self.wake(other)
+        self.wake(node)
+
+    def retire(self, node: int, step: Given) -> None:
+        self.steps.append(step)
+        self.alive[node] = False
+        for other in list(self.links[node]):
+            self.unlink(node, other)
+            self.wake(other)
+
+    def drop_impossible(self, node: int) -> bool:
+        possible = np.isfinite(self.costs[node])
+        for other in self.forbidding(node):
+            possible &= np.isfinite(self.links[node][other]).any(axis=1)
+        return self.keep_only(node, possible)
+
+    def keep_only(self, node: int, possible: NDArray[np.bool_]) -> bool:
+        """Removes the other strategies; the cheapest that is left stands for them."""
+        if possible.all():
+            return False
+        if not possible.any():
+            raise Impossible
+        kept = np.flatnonzero(possible)
+        instead = np.full(possible.size, int(np.argmin(self.costs[node][kept])))
+        instead[kept] = np.arange(kept.size)
+        self.keep(node, kept, instead)
+        return True
+
+    def fold_single(self, node: int) -> bool:
+        if self.costs[node].size > 1:
+            return False
+        self.offset += float(self.costs[node][0])
+        for (first, last), usage in zip(self.loads[node].spans, self.loads[node].usage[:, 0], strict=True):
+            self.base[first:last] += usage
+        for other, cost in self.links[node].items():
+            self.costs[other] = self.costs[other] + cost[0]
+        self.retire(node, Given(node, (), np.zeros((), dtype=np.int64)))
+        return True
+
+    def merge_followers(self, node: int) -> bool:
+        merged = False
+        for other in self.forbidding(node):
+            finite = np.isfinite(self.links[node][other])
+            if (finite.sum(axis=1) == 1).all():
+                self.merge(node, other, finite.argmax(axis=1))
+                merged = True
+        return merged
+
+    def merge(self, leader: int, follower: int, follows: IntArray) -> None:
+        """The follower picks `follows[pick of the leader]`; the leader takes over all it costs and needs."""
+        tie = self.links[leader][follower]
+        self.costs[leader] = self.costs[leader] + self.costs[follower][follows] + tie[np.arange(follows.size), follows]
+        for other, cost in list(self.links[follower].items()):
+            if other != leader:
+                moved = cost[follows]
+                known = self.links[leader].get(other)
+                self.link(leader, other, moved if known is None else known + moved)
+        self.loads[leader] = _together(self.loads[leader], self.loads[follower].keep(follows))
+        self.retire(follower, Given(follower, (leader,), follows))
+        self.wake(leader)
+
+    def drop_sums(self, node: int) -> bool:
+        """A matrix `rows[s] + columns[t]` moves to the two nodes."""
+        dropped = False
+        for other, cost in list(self.links[node].items()):
+            if (min(node, other), max(node, other)) in self.forbids:
+                continue
+            rows, columns = cost[:, 0], cost[0] - cost[0, 0]
+            if np.abs(cost - rows[:, None] - columns).max() <= NOISE * np.abs(cost).max():
+                self.costs[node] = self.costs[node] + rows
+                self.costs[other] = self.costs[other] + columns
+                self.unlink(node, other)
+                self.wake(other)
+                self.wake(node)
+                dropped = True
+        return dropped
+
+    def drop_dominated(self, node: int) -> bool:
+        size = self.costs[node].size
+        if any(size * cost.size > DOMINANCE_ENTRIES for cost in self.links[node].values()):
+            return False
+        instead = _undominated(self.costs[node], list(self.links[node].values()), self.loads[node].usage)
+        kept = np.flatnonzero(instead == np.arange(size))
+        if kept.size == size:
+            return False
+        new_index = np.full(size, -1)
+        new_index[kept] = np.arange(kept.size)
+        self.keep(node, kept, new_index[instead])
+        return True
+
+    def freeze(self) -> Reduction:
+        nodes = [node for node, alive in enumerate(self.alive) if alive]
+        index = {node: new for new, node in enumerate(nodes)}
+        pairs = {
+            (index[i], index[j]): np.ascontiguousarray(cost)
+            for i in nodes
+            for j, cost in self.links[i].items()
+            if i < j
+        }
+        costs = tuple(self.costs[node] for node in nodes)
+        loads = tuple(self.loads[node] for node in nodes)
+        model = Model(costs, pairs, loads, self.base, self.prices, self.limit, self.offset)
+        model = with_binding_rows(model)
+        return Reduction(model, tuple(nodes), tuple(self.steps), len(self.alive))
+
+
+def _undominated(costs: FloatArray, links: list[FloatArray], usage: FloatArray) -> IntArray:
+    """For each strategy one that may stand for it and is kept: itself, unless another is never worse."""
+    scale = max([1e-300, *(float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in (costs, *links))])
+    worst = costs[:, None] - costs[None, :]  # worst[s, t]: what picking s instead of t costs more, at most
+    for cost in links:
+        with np.errstate(invalid="ignore"):
+            more = cost[:, None, :] - cost[None, :, :]
+        # inf - inf: where both are impossible, neither is worse.
+        worst = worst + np.where(np.isnan(more), -math.inf, more).max(axis=2)
+    beats = worst <= NOISE * scale
+    if usage.size:
+        beats &= (usage[:, :, None] <= usage[:, None, :]).all(axis=0)
+    instead = np.arange(costs.size)
+    for weaker in range(costs.size):
+        betters = np.flatnonzero(beats[:, weaker] & (instead == np.arange(costs.size)))
+        betters = betters[betters != weaker]
+        if betters.size:
+            instead[instead == weaker] = betters[0]
+    return instead
+
+
+def _together(first: Load, second: Load) -> Load:
+    """One load that needs what both need, on spans that do not overlap."""
+    if not second.spans.size:
+        return first
+    spans = np.concatenate([first.spans, second.spans])
+    usage = np.concatenate([first.usage, second.usage])
+    cuts = np.unique(spans)
+    change = np.zeros((cuts.size, usage.shape[1]))
+    np.add.at(change, np.searchsorted(cuts, spans[:, 0]), usage)
+    np.add.at(change, np.searchsorted(cuts, spans[:, 1]), -usage)
+    merged = np.cumsum(change, axis=0)[:-1]
+    used = merged.any(axis=1)
+    return Load(np.stack([cuts[:-1], cuts[1:]], axis=1)[used], merged[used])
+
+
+def with_binding_rows(model: Model) -> Model:
+    """The model with only those rows where some assignment is above the limit, and what all strategies need as base.
+
+    Raises:
+        Impossible: a row is above the limit with the least that each node needs.
+    """
+    base = model.base.copy()
+    most = np.zeros(base.size + 1)
+    loads = []
+    for load in model.loads:
+        least = load.usage.min(axis=1)
+        for (first, last), usage in zip(load.spans, least, strict=True):
+            base[first:last] += usage
+        rest = load.usage - least[:, None]
+        varies = rest.any(axis=1)
+        spans, rest = load.spans[varies], rest[varies]
+        np.add.at(most, spans[:, 0], rest.max(axis=1))
+        np.add.at(most, spans[:, 1], -rest.max(axis=1))
+        loads.append(Load(spans, rest))
+    if base.size and base.max() > model.limit:
+        raise Impossible
+    # Without a limit the peak counts, and it is nowhere below the largest base.
+    matters_from = model.limit if math.isfinite(model.limit) else base.max(initial=0.0)
+    most_used = base + np.cumsum(most)[:-1]
+    binds = most_used > matters_from if math.isfinite(model.limit) else most_used >= matters_from
+    rows = _heaviest_of_alike(loads, base, binds)
+    loads = [_on_rows(load, np.searchsorted(rows, load.spans)) for load in loads]
+    return replace(model, loads=tuple(loads), base=base[rows], prices=model.prices[rows])
+
+
+def _heaviest_of_alike(loads: list[Load], base: FloatArray, binds: NDArray[np.bool_]) -> IntArray:
+    """Of the binding rows between which no load starts or ends, the one with the most base."""
+    if not binds.any():
+        return np.zeros(0, dtype=np.int64)
+    cuts = np.unique(np.concatenate([[0, base.size], *(load.spans.ravel() for load in loads)]))
+    weight = np.where(binds, base, -1.0)
+    heaviest = [first + int(np.argmax(weight[first:last])) for first, last in itertools.pairwise(cuts)]
+    return np.array([row for row in heaviest if binds[row]], dtype=np.int64)
+
+
+def _on_rows(load: Load, spans: IntArray) -> Load:
+    there = spans[:, 0] < spans[:, 1]
+    return Load(spans[there], load.usage[there])

@@ -1,0 +1,237 @@
+"""Closes in on a model's optimum from both sides until they meet.
+
+Each round: presolve; eliminate exactly if the tables are small enough; else raise the dual bound and look for better
+assignments around what it decodes; then remove every strategy and every pair of strategies that can only be in
+assignments worse than the best one known. The costs that go into the next round are the reparametrised ones, so nothing
+that was learned is lost. What rounds cannot close goes to CP-SAT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from planner.problem import IntArray
+from planner.solve import ilp
+from planner.solve.bound import Dual
+from planner.solve.clock import Clock
+from planner.solve.eliminate import eliminate, fold_chains
+from planner.solve.model import Model, Offer, Reduction
+from planner.solve.presolve import Impossible, presolve
+from planner.solve.search import Search
+
+TOLERANCE = 1e-9
+"""Relative: a bound this near to the cost proves it. Sums of some thousand floats differ by less in another order."""
+
+PASSES = 8
+"""Passes of the dual between two looks for better assignments."""
+
+ROUND_SHRINKS = 0.85
+"""A new round starts when at most this part of the strategies is left."""
+
+STALL = 0.02
+"""The dual has stalled when a batch of passes closes less than this part of the gap."""
+
+STALLED_BATCHES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What is known of a model.
+
+    Attributes:
+        picks: the best assignment that was found or given, or None.
+        cost: its cost, or `inf`.
+        lower_bound: on the cost of every assignment that fits.
+        method: what closed the gap, or came last.
+    """
+
+    picks: IntArray | None
+    cost: float
+    lower_bound: float
+    method: str
+
+    @property
+    def closed(self) -> bool:
+        return is_closed(self.cost, self.lower_bound)
+
+
+def is_closed(cost: float, lower_bound: float) -> bool:
+    return cost - lower_bound <= TOLERANCE * max(abs(cost), abs(lower_bound)) if math.isfinite(cost) else False
+
+
+def squeeze(model: Model, start: IntArray | None, cutoff: float, offer: Offer, clock: Clock, seed: int) -> Outcome:
+    """The best assignment of a model that fits, and a bound on all of them.
+
+    Args:
+        start: an assignment to begin with, or None; it need not fit.
+        cutoff: only assignments below this cost are looked for; `inf` for any.
+        offer: is handed each better assignment when it is found.
+    """
+    state = _State(model, cutoff, offer)
+    if start is not None:
+        state.take(start)
+    try:
+        method = state.run(clock, seed)
+    except Impossible:
+        state.lower_bound, method = math.inf, "presolve"
+    # What was pruned costs at least the cutoff: a bound on the rest is only good up to there.
+    return Outcome(state.picks, state.cost, min(state.lower_bound, state.cutoff), method)
+
+
+def squeeze_apart(model: Model, start: IntArray | None, offer: Offer, clock: Clock, seed: int) -> Outcome:
+    """As `squeeze`, for a model without rows, each connected part by itself."""
+    picks = np.array([costs.argmin() for costs in model.costs], dtype=np.int64) if start is None else start.copy()
+    lower_bound = model.offset
+    methods = []
+    for nodes in _parts(model):
+
+        def offer_part(found: IntArray, nodes: list[int] = nodes) -> None:
+            picks[nodes] = found
+            offer(picks.copy())
+
+        outcome = squeeze(model.restrict(nodes), picks[nodes], math.inf, offer_part, clock, seed)
+        lower_bound += outcome.lower_bound
+        if outcome.picks is not None:
+            picks[nodes] = outcome.picks
+        methods.append(outcome.method)
+    offer(picks.copy())
+    return Outcome(picks, model.cost(picks), lower_bound, "+".join(sorted(set(methods))) or "presolve")
+
+
+def _parts(model: Model) -> Iterator[list[int]]:
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(model.costs)))
+    graph.add_edges_from(model.pairs)
+    for part in nx.connected_components(graph):
+        yield sorted(part)
+
+
+class _State:
+    """The best of one model so far. The rounds work on smaller models; `reductions` lead back."""
+
+    def __init__(self, model: Model, cutoff: float, offer: Offer):
+        self.whole = model
+        self.offer = offer
+        self.picks: IntArray | None = None
+        self.cost = math.inf
+        self.cutoff = cutoff
+        self.dearest = dearest(model)
+        self.lower_bound = trivial_bound(model)
+        self.reductions: list[Reduction] = []
+
+    def take(self, picks: IntArray) -> None:
+        """Considers an assignment of the whole model."""
+        cost = self.whole.cost(picks)
+        if cost < self.cost and self.whole.excess(picks) <= 0:
+            self.picks, self.cost = picks, cost
+            self.cutoff = min(self.cutoff, cost)
+            self.offer(picks)
+
+    def take_reduced(self, picks: IntArray) -> None:
+        for reduction in reversed(self.reductions):
+            picks = reduction.lift(picks)
+        self.take(picks)
+
+    def reduce(self, reduction: Reduction) -> Model:
+        self.reductions.append(reduction)
+        return reduction.model
+
+    def projected(self) -> IntArray | None:
+        if self.picks is None:
+            return None
+        picks = self.picks
+        for reduction in self.reductions:
+            picks = reduction.project(picks)
+        return picks
+
+    @property
+    def ceiling(self) -> float:
+        """No assignment that is still looked for costs more: the cutoff, or what the dearest choices add up to."""
+        return min(self.cutoff, self.dearest)
+
+    @property
+    def prune_above(self) -> float:
+        """A little more than the ceiling, for rounding."""
+        return self.ceiling + TOLERANCE * abs(self.ceiling)
+
+    @property
+    def closed(self) -> bool:
+        return is_closed(self.cutoff, self.lower_bound)
+
+    def run(self, clock: Clock, seed: int) -> str:
+        """Rounds, then CP-SAT on what is left; returns what came last."""
+        model = self.reduce(presolve(self.whole, clock))
+        shrinking = True
+        while shrinking:
+            if clock.expired or self.closed:
+                return "presolve"
+            model = self.reduce(fold_chains(model))
+            if self.eliminated(model):
+                return "elimination"
+            dual = Dual(model)
+            self.ascend(dual, clock)
+            if clock.expired or self.closed:
+                return "dual"
+            pruned = self.reduce(presolve(dual.reparametrised(self.prune_above), clock, dual.possible))
+            shrinking = pruned.strategies <= ROUND_SHRINKS * model.strategies
+            model = pruned
+        if clock.expired:
+            return "dual"
+        return "elimination" if self.eliminated(model) else self.program(model, clock, seed)
+
+    def eliminated(self, model: Model) -> bool:
+        """Solves the model exactly if its tables are small enough."""
+        reduction = eliminate(model)
+        if reduction is None:
+            return False
+        self.reduce(reduction)
+        self.lower_bound = max(self.lower_bound, reduction.model.offset)
+        self.take_reduced(np.zeros(0, dtype=np.int64))
+        return True
+
+    def ascend(self, dual: Dual, clock: Clock) -> None:
+        """Raises the bound and takes what it decodes, until much can be pruned, the gap is closed or nothing moves."""
+        search = Search(dual.model)
+        stalled = 0
+        while stalled < STALLED_BATCHES and not self.closed:
+            gap = self.ceiling - self.lower_bound
+            picks = dual.ascend(PASSES, self.prune_above, clock)
+            if picks is None:
+                return
+            self.lower_bound = max(self.lower_bound, dual.lower_bound)
+            if self.lower_bound > self.prune_above:
+                raise Impossible
+            found = search.improve(picks, clock)
+            if found is not None:
+                self.take_reduced(found)
+            if sum(int(possible.sum()) for possible in dual.possible) <= ROUND_SHRINKS * dual.model.strategies:
+                return
+            stalled = stalled + 1 if self.ceiling - self.lower_bound > (1 - STALL) * gap else 0
+
+    def program(self, model: Model, clock: Clock, seed: int) -> str:
+        known = self.projected()
+        hint = None if known is None else Search(model).improve(known, clock)
+        outcome = ilp.cheapest(model, hint, self.prune_above, self.lower_bound, self.take_reduced, clock, seed)
+        self.lower_bound = max(self.lower_bound, outcome.lower_bound)
+        if outcome.picks is not None:
+            self.take_reduced(outcome.picks)
+        return "cp-sat"
+
+
+def trivial_bound(model: Model) -> float:
+    """Each part's own least."""
+    nodes = sum(float(costs.min()) for costs in model.costs)
+    return model.offset + nodes + sum(float(cost.min()) for cost in model.pairs.values())
+
+
+def dearest(model: Model) -> float:
+    """More than any possible assignment costs."""
+    total = model.offset
+    for part in (*model.costs, *model.pairs.values()):
+        total += float(part[np.isfinite(part)].max(initial=0.0))
+    return total
