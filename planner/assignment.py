@@ -1,0 +1,61 @@
+"""A choice of strategies, read as layouts: what each value is, what each use wants, and the way between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from planner.decisions import REPLICATED, Home, Use
+from planner.graph import Value
+from planner.layout import Layout, replicated
+from planner.price import Priced
+from planner.reshard import Step
+from planner.strategies import Strategy
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """One strategy for every node. Prediction and emission both follow it, so that they cannot differ."""
+
+    priced: Priced
+    picks: tuple[int, ...]
+
+    def strategy(self, node: int) -> Strategy:
+        return self.priced.strategies[node][self.picks[node]]
+
+    def home(self, value: Value) -> Layout:
+        """The layout in which a value is made."""
+        home = self.priced.decisions.homes.get(value)
+        return replicated(value.rank) if home is None else self._layout(home, result=True)
+
+    def wanted(self, use: Use) -> Layout:
+        """The layout in which a value is needed."""
+        return self._layout(Home(use.node, use.dims), result=False)
+
+    def _layout(self, home: Home, result: bool) -> Layout:
+        if home.node == REPLICATED:
+            return replicated(len(home.dims))
+        return self.strategy(home.node).layout(home.dims, result)
+
+    def route(self, use: Use, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
+        """The value in the layout that the use wants, resharded step by step from a copy that is there.
+
+        Args:
+            copies: what there is of the value in this scope, by layout, its home at least; what is made is added.
+            step: makes the next copy from the last.
+        """
+        value, target = use.value, self.wanted(use)
+        if target in copies:
+            return copies[target]
+        layout = self.home(value)
+        stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
+        for stop in stops:
+            for move in self.priced.resharder.path(value.shape, value.itemsize, layout, stop):
+                if move.layout not in copies:
+                    copies[move.layout] = step(copies[layout], move)
+                layout = move.layout
+        return copies[target]

@@ -1,0 +1,147 @@
+"""The layouts that people write by hand, as assignments of the same problem: where the solver starts, and what it must beat.
+
+They are described by what each mesh axis does. A data-parallel axis splits the batch, and nothing else; in its fully
+sharded form it also splits parameters and optimiser state, which are gathered where they are used. A tensor-parallel axis
+splits anything but the batch. Within that description the solver picks the best completion, so that a candidate is as
+good as its kind can be: tensor parallelism comes out as Megatron writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.decisions import REPLICATED, Decisions, Node
+from planner.graph import Graph
+from planner.price import Priced
+from planner.problem import Problem
+from planner.solve import solve
+from planner.strategies import Strategy
+
+Picks = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What each mesh axis does.
+
+    Attributes:
+        data: axes that split the batch.
+        tensor: axes that split anything else.
+        sharded_state: whether the data axes split the state too (FSDP, ZeRO-3).
+    """
+
+    data: tuple[str, ...] = ()
+    tensor: tuple[str, ...] = ()
+    sharded_state: bool = False
+
+
+def recipes(axes: Sequence[str]) -> Mapping[str, Recipe]:
+    """The recipes for a mesh, by the names that people know them by."""
+    every = tuple(axes)
+    result = {
+        "replicated": Recipe(),
+        "data-parallel": Recipe(data=every),
+        "fsdp": Recipe(data=every, sharded_state=True),
+        "tensor-parallel": Recipe(tensor=every),
+    }
+    if len(every) > 1:
+        result["data x tensor"] = Recipe(data=every[:1], tensor=every[1:])
+        result["fsdp x tensor"] = Recipe(data=every[:1], tensor=every[1:], sharded_state=True)
+    return result
+
+
+def candidates(
+    priced: Priced, problem: Problem, ties: Sequence[int | None], time_limit: float
+) -> Mapping[str, Picks]:
+    """Each recipe's best completion that the problem allows; a recipe with none is left out."""
+    batch = batch_factors(priced.graph, priced.decisions, ties)
+    axes = tuple(priced.cost.axis_sizes)
+    result: dict[str, Picks] = {}
+    for name, recipe in recipes(axes).items():
+        allowed = [
+            [_follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes) for strategy in strategies]
+            for index, (node, strategies) in enumerate(zip(priced.decisions.nodes, priced.strategies, strict=True))
+        ]
+        picks = complete(problem, allowed, time_limit)
+        if picks is not None:
+            result[name] = picks
+    return result
+
+
+def complete(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: float) -> Picks | None:
+    """The best assignment of allowed strategies; a node for which none is allowed (pinned by the user) is free."""
+    costs = tuple(
+        np.where(mask, cost, np.inf) if any(mask) else cost
+        for mask, cost in zip(map(np.array, allowed), problem.costs, strict=True)
+    )
+    solution = solve(replace(problem, costs=costs), time_limit=time_limit)
+    return tuple(map(int, solution.picks)) if solution.picks is not None else None
+
+
+def batch_factors(graph: Graph, decisions: Decisions, ties: Sequence[int | None]) -> list[frozenset[int]]:
+    """For each node, the factors that the leading dimension of the data runs through."""
+    found: list[set[int]] = [set() for _ in decisions.nodes]
+    for value in _data(graph, ties):
+        home = decisions.homes[graph.body.inputs[value]]
+        if home.node != REPLICATED and home.dims and home.dims[0]:
+            found[home.node].add(home.dims[0][0])
+    changed = True
+    while changed:
+        changed = False
+        for use in decisions.edges:
+            home = use.view or decisions.homes.get(use.value)
+            if home is None or home.node == REPLICATED or use.node == REPLICATED:
+                continue
+            for have, want in zip(home.dims, use.dims, strict=True):
+                if have and want and have[0] in found[home.node] and want[0] not in found[use.node]:
+                    if decisions.nodes[use.node].kind != "argument":
+                        found[use.node].add(want[0])
+                        changed = True
+    return [frozenset(factors) for factors in found]
+
+
+def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
+    """The arguments that carry the batch: those that are no state; of plain arrays the one whose rows come out again."""
+    inputs, outputs = graph.body.inputs, graph.body.outputs
+    state = {tie for tie in ties if tie is not None}
+    rest = [index for index, value in enumerate(inputs) if index not in state and value.rank]
+    if not rest:
+        return range(len(inputs))
+    if state:
+        return rest
+    rows = {atom.aval.shape[0] if not hasattr(atom, "shape") else atom.shape[0] for atom in outputs if _rank(atom)}
+    return [next((index for index in rest if inputs[index].shape[0] in rows), rest[0])]
+
+
+def _rank(atom: object) -> int:
+    return len(getattr(atom, "shape", None) or getattr(getattr(atom, "aval", None), "shape", ()))
+
+
+def _follows(
+    recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]
+) -> bool:
+    """Whether a strategy does on every axis what the recipe says."""
+    on_batch = set(strategy.axes_on(tuple(batch)))
+    used = {axis for axes in strategy.axes for axis in axes}
+    if on_batch & set(recipe.tensor) or used - set(recipe.data) - set(recipe.tensor):
+        return False
+    data = set(recipe.data)
+    if batch and _fits(node, batch, recipe.data, sizes):
+        return data <= on_batch
+    if not recipe.sharded_state:
+        return not used & data
+    if node.kind != "argument":
+        return True
+    largest = max(range(len(node.sizes)), key=lambda factor: node.sizes[factor], default=None)
+    if largest is None or not _fits(node, {largest}, recipe.data, sizes):
+        return True
+    return data <= set(strategy.axes[largest])
+
+
+def _fits(node: Node, factors: Iterable[int], axes: Sequence[str], sizes: Mapping[str, int]) -> bool:
+    """Whether one of these factors splits evenly over all of the axes."""
+    count = int(np.prod([sizes[axis] for axis in axes], dtype=int))
+    return any(node.sizes[factor] % count == 0 for factor in factors)

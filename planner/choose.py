@@ -1,0 +1,177 @@
+"""The choice on one mesh: decisions, prices, the integer program, and the memory limit."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.assignment import Assignment
+from planner.candidates import candidates
+from planner.decisions import Decisions
+from planner.errors import Infeasible, ReplicatedPrimitiveWarning, UnknownPrimitive
+from planner.graph import Graph
+from planner.limit import fit_memory
+from planner.mesh import MeshChoice
+from planner.predict import Prediction, predict
+from planner.price import Priced, price
+from planner.problem import Problem, tie
+from planner.progress import Stages
+from planner.solve import Solution, solve
+from planner.specs import Request, constraints, pins
+from planner.trace import Traced
+from planner.twins import twins
+from planner.uses import decide
+
+CANDIDATE_SECONDS = 2.0
+"""What each of the hand-written layouts may take to complete, time limit or not: there must be something to return."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The best assignment found on one mesh.
+
+    Attributes:
+        problem: what was solved, twin layers tied, without the memory limit.
+        solution: its cost is what the problem says.
+        candidates: the hand-written layouts' picks, by name.
+        timings: seconds in "build" and "solve".
+    """
+
+    mesh: MeshChoice
+    problem: Problem
+    assignment: Assignment
+    solution: Solution
+    status: str
+    prediction: Prediction
+    candidates: Mapping[str, tuple[int, ...]]
+    timings: Mapping[str, float]
+
+    @property
+    def priced(self) -> Priced:
+        return self.assignment.priced
+
+    def instead(self, picks: Sequence[int], donated: Sequence[bool]) -> Choice:
+        """The same with other picks."""
+        assignment = Assignment(self.priced, tuple(picks))
+        cost = self.problem.evaluate(picks).cost
+        solution = replace(self.solution, picks=np.array(picks), cost=cost)
+        prediction = predict(assignment, donated)
+        return replace(self, assignment=assignment, solution=solution, status="given", prediction=prediction)
+
+
+def best_choice(
+    traced: Traced,
+    graph: Graph,
+    request: Request,
+    meshes: Iterable[MeshChoice],
+    memory_limit: float | None,
+    time_limit: float,
+    unknown: str,
+    stages: Stages,
+) -> Choice:
+    """The best assignment on the best mesh.
+
+    Raises:
+        Infeasible: nothing fits the memory limit on any mesh.
+    """
+    deadline = time.perf_counter() + time_limit
+    best: Choice | None = None
+    misfit: Infeasible | None = None
+    for mesh in meshes:
+        stages.enter(f"mesh {dict(mesh.cost.axis_sizes)}")
+        left = max(0.0, deadline - time.perf_counter())
+        if best is not None and not left:
+            break
+        try:
+            choice = choose(traced, graph, request, mesh, memory_limit, left, unknown)
+        except Infeasible as error:
+            misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
+            continue
+        if best is None or choice.solution.cost < best.solution.cost:
+            best = choice
+    if best is None:
+        assert misfit is not None, "there is always a mesh to try"
+        raise misfit
+    return best
+
+
+def choose(
+    traced: Traced,
+    graph: Graph,
+    request: Request,
+    mesh: MeshChoice,
+    memory_limit: float | None,
+    time_limit: float,
+    unknown: str,
+) -> Choice:
+    """The best assignment on one mesh.
+
+    Raises:
+        InvalidSpec: what the user asked for does not go on this mesh.
+        Infeasible: nothing fits the memory limit.
+        UnknownPrimitive: an op has no rule, if `unknown` is "error".
+    """
+    begun = time.perf_counter()
+    priced = build(traced, graph, request, mesh)
+    report_unruled(priced.decisions, unknown)
+    problem = tie(priced.problem, twins(priced.decisions))
+    built = time.perf_counter()
+    starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
+    limit = memory_limit if memory_limit is not None else mesh.cost.device.memory_bytes
+    solution = solve(problem, starts=tuple(starts.values()), time_limit=time_limit)
+    assert solution.picks is not None, "without a memory limit there is always an assignment"
+    assignment = Assignment(priced, tuple(map(int, solution.picks)))
+    prediction = predict(assignment, request.donated)
+    if prediction.peak_bytes > limit:
+        left = time_limit - (time.perf_counter() - built)
+        assignment, solution, prediction = fit_memory(assignment, problem, starts, request.donated, limit, left)
+    timings = {"build": built - begun, "solve": time.perf_counter() - built}
+    return Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
+
+
+def given(priced: Priced, picks: Sequence[int], request: Request, status: str, lower_bound: float, mesh: MeshChoice) -> Choice:
+    """A choice made earlier."""
+    problem = tie(priced.problem, twins(priced.decisions))
+    assignment = Assignment(priced, tuple(picks))
+    cost = problem.evaluate(picks).cost
+    solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
+    prediction = predict(assignment, request.donated)
+    starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
+    return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
+
+
+def report_unruled(decisions: Decisions, unknown: str) -> None:
+    """Warns of the ops that run whole on every device for want of a rule, or refuses them.
+
+    Raises:
+        UnknownPrimitive: there is one, and `unknown` is "error".
+    """
+    for name, source in sorted({(op.name, op.source) for op in decisions.unruled}):
+        message = (
+            f"no sharding rule for {name} at {source or 'an unknown line'}: it runs whole on every device; teach one with "
+            f"planner.register_rule"
+        )
+        if unknown == "error":
+            raise UnknownPrimitive(message)
+        warnings.warn(message, ReplicatedPrimitiveWarning, stacklevel=5)
+
+
+def _status(solution: Solution) -> str:
+    return "baseline" if solution.status == "start" else solution.status
+
+
+def build(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice) -> Priced:
+    """Decisions and their prices on one mesh."""
+    sizes = mesh.cost.axis_sizes
+    decisions = decide(
+        graph,
+        request.ties,
+        pins(request.in_specs, graph.body.inputs, traced.in_paths, sizes),
+        pins(request.out_specs, graph.body.outputs, traced.out_paths, sizes),
+        constraints(graph, sizes),
+    )
+    return price(graph, decisions, mesh.cost)

@@ -1,0 +1,113 @@
+"""From a plan to ordinary JAX: the same program with `with_sharding_constraint` on every array and every step between.
+
+XLA's propagation fills in what a program leaves open, and then the plan is no longer the plan. So every operand and every
+result is constrained, and a change of layout goes one elementary step at a time, each with a constraint of its own;
+constraints cost nothing at run time. Loops, branches, `remat` and custom derivatives are bound again with bodies that are
+constrained inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.extend.core import primitives as jex_primitives
+from jax.sharding import Mesh, NamedSharding
+
+from planner.assignment import Assignment
+from planner.decisions import Use
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value
+from planner.layout import Layout, to_spec
+from planner.reshard import Step
+
+
+def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
+    """The annotated function, over flat arguments to flat results, laid out on `mesh` (whose axes must be Auto)."""
+    emitter = _Emitter(assignment, mesh)
+    body = assignment.priced.graph.body
+
+    def run(*args: Any) -> list[Any]:
+        return emitter.run(body, args)
+
+    return run
+
+
+class _Scope:
+    """The arrays of one body while it is traced.
+
+    Attributes:
+        arrays: every value in the layout it was made in.
+        copies: per value, the layouts in which it is there already.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[Value, Any] = {}
+        self.copies: dict[Value, dict[Layout, Any]] = {}
+
+
+class _Emitter:
+    def __init__(self, assignment: Assignment, mesh: Mesh):
+        self.assignment = assignment
+        self.decisions = assignment.priced.decisions
+        self.constants = assignment.priced.graph.constants
+        self.mesh = mesh
+
+    def run(self, body: Body, args: Sequence[Any]) -> list[Any]:
+        """Evaluates a body; its outputs as the plan wants them where it says so."""
+        scope = _Scope()
+        for value, arg in zip(body.inputs, args, strict=True):
+            scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
+        for op in body.ops:
+            results = self.apply(op, scope)
+            for value, result in zip(op.results, results, strict=True):
+                scope.arrays[value] = self.constrain(result, self.assignment.home(value))
+        uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
+        return [self.fetch(atom, use, scope) for atom, use in zip(body.outputs, uses, strict=True)]
+
+    def apply(self, op: Op, scope: _Scope) -> Sequence[Any]:
+        """Binds one op on operands laid out as its strategy wants them."""
+        uses = self.decisions.operands.get(op, (None,) * len(op.operands))
+        operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
+        if op.primitive is jex_primitives.sharding_constraint_p:
+            return operands
+        params, extra = self.params(op)
+        results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
+        return results if op.primitive.multiple_results else [results]
+
+    def params(self, op: Op) -> tuple[Mapping[str, Any], Sequence[Any]]:
+        """The op's parameters with constrained bodies, and arrays to pass before the operands."""
+        if not op.bodies:
+            return op.params, ()
+        bodies = [self.closed(body) for body in op.bodies]
+        if op.primitive is jex_primitives.remat_p:
+            (body,) = bodies
+            jaxpr = body.jaxpr.replace(constvars=[], invars=[*body.jaxpr.constvars, *body.jaxpr.invars])
+            return {**op.params, "jaxpr": jaxpr}, body.consts
+        if op.primitive is jex_primitives.while_p:
+            return {**op.params, "cond_jaxpr": bodies[0], "body_jaxpr": bodies[1]}, ()
+        if op.primitive is jex_primitives.cond_p:
+            return {**op.params, "branches": tuple(bodies)}, ()
+        return {**op.params, TRANSPARENT.get(op.primitive, "jaxpr"): bodies[0]}, ()
+
+    def closed(self, body: Body) -> jex_core.ClosedJaxpr:
+        return jax.make_jaxpr(lambda *args: self.run(body, args))(*(value.struct() for value in body.inputs))
+
+    def fetch(self, atom: Atom, use: Use | None, scope: _Scope) -> Any:
+        """An operand, resharded if its use wants it otherwise than it was made."""
+        if isinstance(atom, jex_core.Literal):
+            return atom.val
+        array = scope.arrays[atom] if atom in scope.arrays else self.constants[atom]
+        if use is None:
+            return array
+        copies = scope.copies.setdefault(use.value, {self.assignment.home(use.value): array})
+        return self.assignment.route(use, copies, self.step)
+
+    def step(self, array: Any, step: Step) -> Any:
+        return self.constrain(array, step.layout)
+
+    def constrain(self, array: Any, layout: Layout) -> Any:
+        if not layout:
+            return array
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))

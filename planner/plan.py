@@ -1,0 +1,80 @@
+"""`plan`: the way from a function to a chosen layout, stage by stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from costmodel.model import CostModel
+from planner.choose import best_choice
+from planner.graph import build_graph
+from planner.mesh import AnyMesh, mesh_choices
+from planner.planned import Plan
+from planner.progress import Stages
+from planner.specs import read_request
+from planner.trace import trace
+
+
+def plan(
+    fn: Callable[..., Any],
+    example_args: Sequence[Any],
+    mesh: AnyMesh,
+    *,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    memory_limit: float | None = None,
+    cost_model: CostModel | None = None,
+    time_limit: float = 30.0,
+    unknown: Literal["replicate", "error"] = "replicate",
+    progress: bool = False,
+) -> Plan:
+    """Chooses how every array of a function is laid out over a mesh.
+
+    Args:
+        fn: a JAX function of pytrees of arrays.
+        example_args: its arguments, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are looked at, nothing
+            is allocated.
+        mesh: a `jax.sharding.Mesh` or `AbstractMesh`, taken as it is; or a `costmodel.Topology`, a preset's name such as
+            `"h100-dgx:4"` or `"v5e:16x16"`, or a number of the devices at hand, for which the shape is chosen too.
+        in_specs, out_specs: pytree prefixes of `PartitionSpec` or None. What is given is kept; what is None is planned,
+            a result that continues an argument (a training state) as that argument.
+        donate_argnums: arguments whose memory the results may take over, as in `jax.jit`.
+        memory_limit: bytes per device that arguments, results and temporaries must fit in; by default the device's memory.
+        cost_model: prices; by default those of the preset for the devices.
+        time_limit: seconds for the search; with 0 the best hand-written layout is returned.
+        unknown: whether an op that no rule is known for is replicated, with a warning, or an error.
+        progress: show on the terminal what is being done.
+
+    Returns:
+        A `Plan`; never worse, under the model, than data-parallel, FSDP and tensor-parallel layouts.
+
+    Raises:
+        TraceError: `fn` does not trace with these arguments.
+        InvalidSpec: a PartitionSpec or mesh that cannot be.
+        NoDevices, UnknownPreset: `mesh` names no devices, or no machine.
+        Infeasible: nothing fits the memory limit.
+        UnknownPrimitive: an op without a rule, if `unknown="error"`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from jax.sharding import AbstractMesh
+        >>> def layer(x, w): return jax.nn.relu(x @ w)
+        >>> x, w = jax.ShapeDtypeStruct((4096, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
+        >>> p = plan(layer, (x, w), AbstractMesh((8,), ("x",)))
+        >>> p.in_specs
+        (PartitionSpec('x',), PartitionSpec())
+    """
+    begun = time.perf_counter()
+    with Stages(progress) as stages:
+        stages.enter("tracing")
+        traced = trace(fn, tuple(example_args))
+        request = read_request(traced, in_specs, out_specs, donate_argnums)
+        traced_at = time.perf_counter()
+        stages.enter("building the graph")
+        graph = build_graph(traced)
+        choice = best_choice(
+            traced, graph, request, mesh_choices(mesh, cost_model), memory_limit, time_limit, unknown, stages
+        )
+    return Plan(traced, request, choice, timings={"trace": traced_at - begun, **choice.timings})

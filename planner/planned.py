@@ -1,0 +1,181 @@
+"""`Plan`: a chosen layout, what it will cost, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from planner.choose import Choice
+from planner.emit import emit
+from planner.errors import NoDevices
+from planner.explain import explain
+from planner.jitted import PlannedFunction, check_arguments, place
+from planner.layout import Layout, to_spec
+from planner.mesh import auto_mesh
+from planner.predict import Prediction
+from planner.problem import Problem
+from planner.serialize import from_json, to_json
+from planner.specs import Request
+from planner.trace import Traced
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a function is laid out over a mesh; `planner.plan` makes it.
+
+    Attributes:
+        timings: seconds in "trace", "build" and "solve".
+        strategy: "planned", or the name of the hand-written layout that this is.
+    """
+
+    traced: Traced = field(repr=False)
+    request: Request = field(repr=False)
+    choice: Choice = field(repr=False)
+    timings: Mapping[str, float]
+    strategy: str = "planned"
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh planned for, as given or as chosen."""
+        return self.choice.mesh.mesh
+
+    @property
+    def prediction(self) -> Prediction:
+        """The seconds, bytes per device and collectives that the model expects of one call."""
+        return self.choice.prediction
+
+    @property
+    def status(self) -> str:
+        """How the plan was found.
+
+        "optimal": proven to be the best within the model. "feasible": time was up first. "baseline": there was no time to
+        search, this is the best of the hand-written layouts. "given": this is one that was asked for.
+        """
+        return self.choice.status
+
+    @property
+    def objective_seconds(self) -> float:
+        """What the optimisation problem says the plan costs; `lower_bound_seconds` bounds this."""
+        return self.choice.solution.cost
+
+    @property
+    def lower_bound_seconds(self) -> float:
+        """No assignment of the optimisation problem costs less."""
+        return self.choice.solution.lower_bound
+
+    @property
+    def gap(self) -> float:
+        """How much of the plan's cost is not proven necessary, relative to it."""
+        return self.choice.solution.gap
+
+    @property
+    def problem(self) -> Problem:
+        """The optimisation problem, in the form of the IOPDDL contest (`.to_json()`)."""
+        return self.choice.problem
+
+    @cached_property
+    def in_specs(self) -> Any:
+        """PartitionSpecs, a pytree like the argument tuple."""
+        return jax.tree.unflatten(self.traced.in_tree, [to_spec(layout) for layout in self._in_layouts])
+
+    @cached_property
+    def out_specs(self) -> Any:
+        """PartitionSpecs, a pytree like the result."""
+        return jax.tree.unflatten(self.traced.out_tree, [to_spec(layout) for layout in self._out_layouts])
+
+    @property
+    def in_shardings(self) -> Any:
+        """NamedShardings on the plan's mesh, a pytree like the argument tuple."""
+        return self._shardings(self.in_specs)
+
+    @property
+    def out_shardings(self) -> Any:
+        """NamedShardings on the plan's mesh, a pytree like the result."""
+        return self._shardings(self.out_specs)
+
+    def _shardings(self, specs: Any) -> Any:
+        return jax.tree.map(
+            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda node: isinstance(node, PartitionSpec)
+        )
+
+    @cached_property
+    def _in_layouts(self) -> list[Layout]:
+        return [self.choice.assignment.home(value) for value in self.choice.priced.graph.body.inputs]
+
+    @cached_property
+    def _out_layouts(self) -> list[Layout]:
+        priced = self.choice.priced
+        uses = priced.decisions.outputs[priced.graph.body]
+        return [() if use is None else self.choice.assignment.wanted(use) for use in uses]
+
+    def jit(self) -> PlannedFunction:
+        """The function compiled as planned; call it like `jax.jit(fn)`, or `.lower(...)` it.
+
+        Raises:
+            NoDevices: the plan was made for a mesh without devices.
+        """
+        mesh = auto_mesh(self._device_mesh("run"))
+        return PlannedFunction(
+            emit(self.choice.assignment, mesh),
+            self.traced,
+            mesh,
+            [NamedSharding(mesh, to_spec(layout)) for layout in self._in_layouts],
+            [NamedSharding(mesh, to_spec(layout)) for layout in self._out_layouts],
+            self.request.donate_argnums,
+        )
+
+    def place(self, *args: Any) -> Any:
+        """The arguments laid out as planned; those that are already stay where they are.
+
+        Returns:
+            the argument itself if there is one, else a tuple.
+
+        Raises:
+            PlanMismatch: the arguments are not of the example's shapes.
+            NoDevices: the plan was made for a mesh without devices.
+        """
+        mesh = auto_mesh(self._device_mesh("place arrays"))
+        check_arguments(self.traced, args)
+        placed = [
+            place(leaf, NamedSharding(mesh, to_spec(layout)))
+            for leaf, layout in zip(jax.tree.leaves(args), self._in_layouts, strict=True)
+        ]
+        result = jax.tree.unflatten(self.traced.in_tree, placed)
+        return result[0] if len(args) == 1 else tuple(result)
+
+    def _device_mesh(self, what: str) -> Mesh:
+        if not isinstance(self.mesh, Mesh):
+            raise NoDevices(
+                f"cannot {what}: the plan is for {self.mesh}, which has no devices here; plan for a jax.sharding.Mesh of "
+                f"attached devices, or use plan.in_specs there"
+            )
+        return self.mesh
+
+    @cached_property
+    def alternatives(self) -> Mapping[str, Plan]:
+        """The hand-written layouts as plans of their own, by name; those that no strategy of the problem allows are missing."""
+        return {
+            name: replace(self, choice=self.choice.instead(picks, self.request.donated), strategy=name)
+            for name, picks in self.choice.candidates.items()
+        }
+
+    def explain(self) -> str:
+        """What was chosen, what it costs, and what the runner-up costs, for people."""
+        return explain(self)
+
+    def to_json(self) -> str:
+        """The plan's choices; `Plan.from_json` makes it a plan again without searching."""
+        return to_json(self.traced, self.request, self.choice)
+
+    @staticmethod
+    def from_json(text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh) -> Plan:
+        """The plan that `to_json` wrote, for the same function, argument shapes and mesh.
+
+        Raises:
+            PlanMismatch: the text is no plan, or was written for another function, other shapes or another mesh.
+        """
+        return Plan(*from_json(text, fn, example_args, mesh), timings={})

@@ -1,0 +1,301 @@
+"""What a chosen assignment will do: its collectives one by one, its seconds, and its memory over time.
+
+The walk makes the very copies that emission makes, in the same order, so that what is predicted is what is emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jax.extend.core import Literal
+from jax.extend.core import primitives as jex_primitives
+
+from planner.assignment import Assignment
+from planner.decisions import REPLICATED, Home, Use
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value
+from planner.layout import Layout, shard_count, shard_elements
+from planner.memory import Allocation, Peak, peak
+from planner.price import Priced, inner_collectives, op_seconds
+from planner.reshard import Step
+from planner.strategies import Dims
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective that the plan expects in the compiled program.
+
+    Attributes:
+        kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
+        bytes: per device, of its larger side.
+        axes: the mesh axes that it runs over.
+        count: how often it happens in one call.
+        seconds: all of them together.
+        source: the user's line that needs it.
+    """
+
+    kind: str
+    bytes: float
+    axes: tuple[str, ...]
+    count: float
+    seconds: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one call of the planned function.
+
+    Attributes:
+        step_seconds: compute and communication together.
+        compute_seconds: the ops' share, on each device.
+        communication_seconds: the collectives' share.
+        peak_bytes: per device: arguments, results and temporaries at the worst point.
+        collectives: in program order.
+        peak: where the peak is and what is alive there.
+    """
+
+    step_seconds: float
+    compute_seconds: float
+    communication_seconds: float
+    peak_bytes: float
+    collectives: tuple[Collective, ...]
+    peak: Peak = field(repr=False)
+
+    @property
+    def communicated_bytes(self) -> float:
+        """Bytes per device through all collectives of one call, each at its larger side."""
+        return sum(collective.bytes * collective.count for collective in self.collectives)
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long an array is alive, and the node that lays it out.
+
+    Attributes:
+        node, dims: as in its home or view; node None for an array whose layout nothing decides.
+        nbytes: what one device holds of it, where node is None.
+        copy: whether it is a resharded copy, which costs nothing where its layout is that of the original.
+    """
+
+    value: Value
+    node: int | None
+    dims: Dims
+    start: int
+    end: int
+    nbytes: float
+    name: str
+    copy: bool = False
+
+    def usage(self, priced: Priced) -> np.ndarray:
+        """`[S]` bytes per device under each strategy of the node; a copy's beyond the smallest it could be."""
+        assert self.node is not None
+        layouts = [strategy.layout(self.dims, not self.copy) for strategy in priced.strategies[self.node]]
+        sizes = dict(priced.cost.axis_sizes)
+        held = np.array([shard_elements(self.value.shape, layout, sizes) for layout in layouts], dtype=float)
+        return (held - held.min() if self.copy else held) * self.value.itemsize
+
+
+@dataclass
+class _Array:
+    """One layout of a value in one scope, while the program is walked."""
+
+    nbytes: float
+    start: int
+    end: int
+    name: str
+    source: str
+
+
+def predict(assignment: Assignment, donated: Sequence[bool]) -> Prediction:
+    """Walks the program as the assignment lays it out.
+
+    Args:
+        donated: for each result, whether it takes over a donated argument's memory.
+    """
+    walk = _Walk(assignment)
+    body = assignment.priced.graph.body
+    walk.program(body, donated)
+    communication = sum(collective.seconds for collective in walk.collectives)
+    highest = peak(walk.allocations())
+    return Prediction(
+        walk.compute_seconds + communication,
+        walk.compute_seconds,
+        communication,
+        highest.nbytes,
+        tuple(walk.collectives),
+        highest,
+    )
+
+
+def spans(assignment: Assignment, donated: Sequence[bool]) -> list[Span]:
+    """How long each stored array is alive; that hardly depends on the assignment."""
+    walk = _Walk(assignment)
+    walk.program(assignment.priced.graph.body, donated)
+    return walk.spans()
+
+
+class _Walk:
+    def __init__(self, assignment: Assignment):
+        self.assignment = assignment
+        self.priced = assignment.priced
+        self.decisions = assignment.priced.decisions
+        self.cost = assignment.priced.cost
+        self.sizes = dict(self.cost.axis_sizes)
+        self.collectives: list[Collective] = []
+        self.compute_seconds = 0.0
+        self._arrays: list[_Array] = []
+        self._at_home: dict[Value, _Array] = {}
+        self._roots: dict[Value, Atom] = {}
+        self._time = 0
+        self._standing: list[_Array] = []
+        self._views: dict[tuple[Value, Home], list[int]] = {}
+
+    def program(self, body: Body, donated: Sequence[bool]) -> None:
+        arguments = [self._make(value, self.assignment.home(value), value.name, "") for value in body.inputs]
+        self._at_home.update(zip(body.inputs, arguments, strict=True))
+        outputs = self._run(body, 1.0)
+        end = self._time + 1
+        for argument in arguments:
+            argument.end = end
+        for array, reuses in zip(outputs, donated, strict=True):
+            if array is None or array in self._standing:
+                continue
+            array.start, array.end = 0, end
+            if reuses:
+                array.nbytes = 0.0
+            self._standing.append(array)
+
+    def allocations(self) -> list[Allocation]:
+        return [Allocation(a.nbytes, a.start, a.end, a.name, a.source) for a in self._arrays if a.nbytes]
+
+    def spans(self) -> list[Span]:
+        """The arrays that exist in memory, at home and in views."""
+        found = []
+        for value, array in self._at_home.items():
+            home = self.decisions.homes.get(value)
+            if array.nbytes and value not in self._roots:
+                node, dims = (None, ()) if home is None or home.node == REPLICATED else (home.node, home.dims)
+                found.append(Span(value, node, dims, array.start, array.end, array.nbytes, array.name))
+        for (value, view), times in self._views.items():
+            name = f"copy of {value.name or 'value'}"
+            found.append(Span(value, view.node, view.dims, min(times), max(times), 0.0, name, copy=True))
+        return found
+
+    def _make(self, value: Value, layout: Layout, name: str, source: str) -> _Array:
+        nbytes = shard_elements(value.shape, layout, self.sizes) * value.itemsize
+        array = _Array(float(nbytes), self._time, self._time, name, source)
+        self._arrays.append(array)
+        return array
+
+    def _run(self, body: Body, count: float) -> list[_Array | None]:
+        """Walks a body that runs `count` times; returns its outputs' arrays."""
+        copies: dict[Value, dict[Layout, _Array]] = {}
+        for op in body.ops:
+            self._time += 1
+            if op.primitive in TRANSPARENT:
+                self._see_through(op, count)
+                continue
+            uses = self.decisions.operands.get(op, (None,) * len(op.operands))
+            arrays = [self._fetch(a, use, copies, count, op) for a, use in zip(op.operands, uses, strict=True)]
+            if op.bodies:
+                self._loop(op, arrays, count)
+            else:
+                self._compute(op, count)
+        uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
+        return [self._fetch(a, use, copies, count, None) for a, use in zip(body.outputs, uses, strict=True)]
+
+    def _see_through(self, op: Op, count: float) -> None:
+        (body,) = op.bodies
+        self._roots.update(zip(body.inputs, op.operands, strict=True))
+        self._run(body, count)
+        self._roots.update(zip(op.results, body.outputs, strict=True))
+
+    def _loop(self, op: Op, operands: list[_Array | None], count: float) -> None:
+        """A loop or branch: what enters stays for as long as it runs, and so do the results that it fills."""
+        results = [self._make(value, self.assignment.home(value), op.name, op.source) for value in op.results]
+        carried = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
+        each = count * op.trips if carried else count / len(op.bodies)
+        for body in op.bodies:
+            for value in body.inputs:
+                self._at_home[value] = self._make(value, self.assignment.home(value), op.name, op.source)
+                if op.primitive is not jex_primitives.scan_p or value in body.inputs[: self._first_slice(op)]:
+                    self._at_home[value].nbytes = 0.0  # shares the memory of the loop's operand or result
+            self._run(body, each)
+        self._time += 1
+        for array in operands:
+            if array is not None:
+                array.end = self._time
+        for value, array in zip(op.results, results, strict=True):
+            array.end = self._time
+            self._at_home[value] = array
+
+    @staticmethod
+    def _first_slice(op: Op) -> int:
+        return int(op.params["num_consts"] + op.params["num_carry"])
+
+    def _compute(self, op: Op, count: float) -> None:
+        for position, value in enumerate(op.results):
+            work = self.priced.work.get(op)
+            array = self._make(value, self.assignment.home(value), op.name, op.source)
+            if work is None or position not in work.writes:
+                array.nbytes = 0.0
+            self._at_home[value] = array
+        work = self.priced.work.get(op)
+        if work is None:
+            return
+        if op not in self.decisions.members:
+            moved = sum(atom.nbytes for p in work.reads if isinstance(atom := op.operands[p], Value))
+            moved += sum(op.results[p].nbytes for p in work.writes)
+            self.compute_seconds += count * float(op_seconds(self.cost, work, 1.0, float(moved)))
+            return
+        index, member = self.decisions.members[op]
+        strategy = self.assignment.strategy(index)
+        moved = 0.0
+        for atoms, patterns, positions in (
+            (op.operands, member.rule.operands, work.reads),
+            (op.results, member.rule.results, work.writes),
+        ):
+            for position in positions:
+                value, layout = atoms[position], strategy.layout(member.dims(patterns[position]))
+                assert isinstance(value, Value)
+                moved += shard_elements(value.shape, layout, self.sizes) * value.itemsize
+        shards = float(shard_count(strategy.axes_on(member.factors), self.sizes))
+        self.compute_seconds += count * float(op_seconds(self.cost, work, shards, moved))
+        for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
+            self._communicate(kind, axes, nbytes, count, op.source)
+
+    def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> None:
+        seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
+        self.collectives.append(Collective(kind, nbytes, axes, count, seconds, source))
+
+    def _fetch(
+        self, atom: Atom, use: Use | None, copies: dict[Value, dict[Layout, _Array]], count: float, op: Op | None
+    ) -> _Array | None:
+        """The array that an operand is read from, kept alive until now; resharding on the way is counted."""
+        root = atom
+        while isinstance(root, Value) and root in self._roots:
+            root = self._roots[root]
+        if isinstance(root, Literal) or root not in self._at_home:
+            return None
+        if use is None or root in self.decisions.constant:
+            self._at_home[root].end = self._time
+            return self._at_home[root]
+        available = copies.setdefault(root, {self.assignment.home(root): self._at_home[root]})
+        source = "" if op is None else op.source
+
+        def step(array: _Array, move: Step) -> _Array:
+            array.end = max(array.end, self._time)
+            if move.kind == "slice":
+                nbytes = float(2 * move.elements * root.itemsize)
+                self.compute_seconds += count * float(self.cost.compute_seconds(0.0, nbytes, "float32"))
+            else:
+                self._communicate(move.kind, move.axes, float(move.elements * root.itemsize), count, source)
+            return self._make(root, move.layout, f"{move.kind} of {root.name or array.name}", source)
+
+        if use.view is not None:
+            self._views.setdefault((root, use.view), []).append(self._time)
+        array = self.assignment.route(use, available, step)
+        array.end = max(array.end, self._time)
+        return array

@@ -1,0 +1,210 @@
+"""From decisions to a `Problem`: what every strategy and every change of layout costs, in seconds.
+
+A node's cost is what its ops take on one device, the collectives inside them included; an edge's is the resharding
+between two nodes. Both count as often as they happen in one call of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.model import MeshCost
+from planner.decisions import REPLICATED, Decisions, Member, Node, Use
+from planner.graph import Graph, Op, Value
+from planner.layout import Layout, replicated, shard_count
+from planner.problem import Edge, Problem
+from planner.reshard import Resharder
+from planner.strategies import Dims, Strategy, enumerate_strategies
+from planner.work import Work, works
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """The decisions of a program with a price on everything.
+
+    Attributes:
+        strategies: per node, in the order of the problem's.
+        problem: without a memory limit.
+    """
+
+    graph: Graph
+    decisions: Decisions
+    strategies: tuple[tuple[Strategy, ...], ...]
+    problem: Problem
+    work: Mapping[Op, Work]
+    resharder: Resharder
+
+    @property
+    def cost(self) -> MeshCost:
+        return self.resharder.cost
+
+
+def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
+    """Prices all decisions of a program on one mesh."""
+    pricing = _Pricing(graph, decisions, cost)
+    costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]
+    edges: dict[tuple[int, int], np.ndarray] = {}
+    for use in pricing.distinct_uses():
+        tail, head, seconds = pricing.use_seconds(use)
+        if tail == head:
+            costs[tail] = costs[tail] + np.diagonal(seconds)
+        elif head == REPLICATED:
+            costs[tail] = costs[tail] + seconds[:, 0]
+        elif tail == REPLICATED:
+            costs[head] = costs[head] + seconds[0]
+        elif (tail, head) in edges:
+            edges[tail, head] = edges[tail, head] + seconds
+        else:
+            edges[tail, head] = seconds
+    problem = Problem(
+        costs=tuple(costs),
+        usages=tuple(np.zeros_like(node) for node in costs),
+        intervals=((0, 0),) * len(costs),
+        edges=tuple(Edge(tail, head, seconds) for (tail, head), seconds in edges.items()),
+        names=tuple(node.name for node in decisions.nodes),
+    )
+    return Priced(graph, decisions, pricing.strategies, problem, pricing.work, pricing.resharder)
+
+
+class _Pricing:
+    """Prices nodes and uses; arrays over a node's strategies are written `[S]`."""
+
+    def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost):
+        self.decisions, self.cost = decisions, cost
+        self.sizes = dict(cost.axis_sizes)
+        self.resharder = Resharder(cost)
+        self.work = works(graph, decisions)
+        self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
+        self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}
+
+    def _strategies(self, node: Node) -> tuple[Strategy, ...]:
+        if node.pinned is not None and None not in node.pinned:
+            return (Strategy(tuple(axes or () for axes in node.pinned)),)
+        scatter_onto: tuple[int, ...] = ()
+        reduced: tuple[int, ...] = ()
+        if self.cost.reduce_scatters and len(node.members) == 1:
+            (member,) = node.members
+            reduced = member.reduced
+            dims = member.dims(member.rule.results[0]) if len(member.rule.results) == 1 else ()
+            scatter_onto = tuple(dim[0] for dim in dims if len(dim) == 1)
+        values = tuple(sorted(node.values))
+        found = enumerate_strategies(tuple(node.sizes), self.cost.axis_sizes, values, scatter_onto, reduced)
+        pinned = node.pinned or (None,) * len(node.sizes)
+        return tuple(s for s in found if all(p is None or p == axes for p, axes in zip(pinned, s.axes, strict=True)))
+
+    def node_seconds(self, index: int) -> np.ndarray:
+        """`[S]` seconds in the ops of a node, each as often as it runs."""
+        node, strategies = self.decisions.nodes[index], self.strategies[index]
+        counts = np.array([[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float)
+        seconds = np.zeros(len(strategies))
+        for member in node.members:
+            seconds += self._compute_seconds(member, counts)
+            seconds += self._collective_seconds(member, strategies, counts)
+        return seconds * node.weight
+
+    def _compute_seconds(self, member: Member, counts: np.ndarray) -> np.ndarray:
+        work, op = self.work[member.op], member.op
+        shards = counts[:, list(member.factors)].prod(axis=1)
+        moved = np.zeros(len(counts))
+        for position in work.reads:
+            moved += _local_bytes(op.operands[position], member.dims(member.rule.operands[position]), counts)
+        for position in work.writes:
+            moved += _local_bytes(op.results[position], member.dims(member.rule.results[position]), counts)
+        return op_seconds(self.cost, work, shards, moved)
+
+    def _collective_seconds(self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray) -> np.ndarray:
+        """`[S]` seconds of the reductions and halo exchanges inside an op."""
+        seconds = np.zeros(len(strategies))
+        reduced, halos = member.reduced, halo_factors(member)
+        if not reduced and not halos:
+            return seconds
+        for row, strategy in enumerate(strategies):
+            for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
+                seconds[row] += float(self.cost.collective_seconds(kind, axes, nbytes))
+        return seconds
+
+    def distinct_uses(self) -> list[Use]:
+        """The uses that are paid for: of those that reshard one value alike in one body only the first, as emitted."""
+        found: dict[object, Use] = {}
+        for use in self.decisions.edges:
+            if use.value not in self.decisions.constant:
+                found.setdefault((use.value, use.scope, use.node, use.dims, use.view), use)
+        return list(found.values())
+
+    def use_seconds(self, use: Use) -> tuple[int, int, np.ndarray]:
+        """The two nodes of a use and the seconds of resharding between their strategies."""
+        home = use.view or self.decisions.homes[use.value]
+        sources, source_of = self._layouts_of(home.node, home.dims, use.view is None)
+        targets, target_of = self._layouts_of(use.node, use.dims, False)
+        matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
+        return home.node, use.node, matrix[np.ix_(source_of, target_of)] * use.weight
+
+    def _layouts_of(self, node: int, dims: Dims, result: bool) -> tuple[list[Layout], np.ndarray]:
+        """The different layouts that a node's strategies give these dimensions, and `[S]` which strategy gives which."""
+        if node == REPLICATED:
+            return [replicated(len(dims))], np.zeros(1, dtype=int)
+        key = (node, dims, result)
+        if key not in self._layouts:
+            index: dict[Layout, int] = {}
+            of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in self.strategies[node]]
+            self._layouts[key] = (list(index), np.array(of))
+        return self._layouts[key]
+
+
+def op_seconds(cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float) -> np.ndarray:
+    """Seconds of one op on one device; an op inside a fused loop is not launched on its own.
+
+    Args:
+        shards: into how many parts the op's work is split.
+        moved: bytes that it reads and writes on one device.
+    """
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, work.transcendentals / shards)
+    return seconds + (cost.device.launch_seconds if work.writes else 0.0)
+
+
+def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
+    """The factors over which neighbours exchange elements, with how many."""
+    return tuple((member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor)
+
+
+def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
+    """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
+
+    The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
+    """
+    found: list[tuple[str, tuple[str, ...], float]] = []
+    sizes = cost.axis_sizes
+    groups = [(factor,) for factor in member.reduced] if cost.backend == "cpu" else [member.reduced]
+    for factors in groups:
+        axes = strategy.axes_on(factors)
+        if not axes:
+            continue
+        kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
+        for value, pattern in zip(member.op.results, member.rule.results, strict=True):
+            found.append((kind, axes, _shard_bytes(value, strategy.layout(member.dims(pattern)), sizes)))
+    for factor, exchanged in halo_factors(member):
+        axes = strategy.axes[factor]
+        if not axes or not exchanged:
+            continue
+        for value, pattern in zip(member.op.operands, member.rule.operands, strict=True):
+            dims = member.dims(pattern)
+            for dim, factors in enumerate(dims):
+                if isinstance(value, Value) and factor in factors:
+                    layout = strategy.layout(dims)
+                    rows = value.shape[dim] // shard_count(layout[dim], sizes)
+                    border = _shard_bytes(value, layout, sizes) / rows * exchanged / 2
+                    found += [("collective-permute", axes, border)] * 2
+    return found
+
+
+def _shard_bytes(value: Value, layout: Layout, sizes: Mapping[str, int]) -> float:
+    return value.nbytes / shard_count([axis for dim in layout for axis in dim], sizes)
+
+
+def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
+    assert isinstance(value, Value)
+    factors = [factor for dim in dims for factor in dim]
+    return value.nbytes / counts[:, factors].prod(axis=1)

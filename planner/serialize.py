@@ -1,0 +1,103 @@
+"""Plans as JSON, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from planner.choose import Choice, build, given
+from planner.errors import PlanMismatch
+from planner.graph import build_graph
+from planner.mesh import mesh_choices
+from planner.price import Priced
+from planner.specs import Request, make_request
+from planner.strategies import Strategy
+from planner.trace import Traced, trace
+
+FORMAT = 1
+"""Of the JSON written here; a reader refuses others."""
+
+
+def to_json(traced: Traced, request: Request, choice: Choice) -> str:
+    """What was chosen, and what it was chosen for."""
+    strategies = [choice.assignment.strategy(node) for node in range(len(choice.assignment.picks))]
+    document = {
+        "format": FORMAT,
+        **_about_function(traced),
+        **_about_nodes(choice.priced),
+        "in_specs": [_plain(spec) for spec in request.in_specs],
+        "out_specs": [_plain(spec) for spec in request.out_specs],
+        "donate_argnums": list(request.donate_argnums),
+        "status": choice.status,
+        "lower_bound_seconds": choice.solution.lower_bound,
+        "strategies": [[strategy.axes, strategy.scatter] for strategy in strategies],
+    }
+    return json.dumps(document)
+
+
+def from_json(
+    text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh
+) -> tuple[Traced, Request, Choice]:
+    """What `to_json` wrote, for the same function, shapes and mesh.
+
+    Raises:
+        PlanMismatch: the text is no plan, or one for something else; says what differs.
+    """
+    try:
+        document = json.loads(text)
+        found = document["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanMismatch(f"this is no plan that Plan.to_json wrote: {error!r}") from error
+    if found != FORMAT:
+        raise PlanMismatch(f"the plan has format {found!r}, this version reads {FORMAT}; plan again")
+    traced = trace(fn, tuple(example_args))
+    _compare(document, _about_function(traced))
+    specs = [tuple(map(_spec, document[side])) for side in ("in_specs", "out_specs")]
+    request = make_request(traced, *specs, document["donate_argnums"])
+    choice = next(mesh_choices(mesh))
+    priced = build(traced, build_graph(traced), request, choice)
+    _compare(document, _about_nodes(priced))
+    picks = []
+    for strategies, (axes, scatter) in zip(priced.strategies, document["strategies"], strict=True):
+        wanted = Strategy(tuple(map(tuple, axes)), scatter and (scatter[0], tuple(scatter[1])))
+        picks.append(strategies.index(wanted))
+    return traced, request, given(priced, picks, request, document["status"], document["lower_bound_seconds"], choice)
+
+
+def _compare(document: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    for what, value in json.loads(json.dumps(here)).items():
+        if document.get(what) != value:
+            raise PlanMismatch(
+                f"the plan was made for other {what}: {_short(document.get(what))}, here they are {_short(value)}; plan again"
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 200 else text[:200] + "…"
+
+
+def _about_function(traced: Traced) -> Mapping[str, Any]:
+    arguments = zip(traced.in_paths, traced.in_avals, strict=True)
+    return {
+        "functions": traced.name,
+        "arguments": [[path, list(aval.shape), str(aval.dtype)] for path, aval in arguments],
+    }
+
+
+def _about_nodes(priced: Priced) -> Mapping[str, Any]:
+    return {
+        "mesh axes": dict(priced.cost.axis_sizes),
+        "ops": [[node.kind, node.name, list(node.sizes)] for node in priced.decisions.nodes],
+    }
+
+
+def _plain(spec: PartitionSpec | None) -> Any:
+    return None if spec is None else list(spec)
+
+
+def _spec(plain: Any) -> PartitionSpec | None:
+    return None if plain is None else PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in plain))

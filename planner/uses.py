@@ -1,0 +1,124 @@
+"""Where values are needed, and the views between a value and those who need it resharded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.decisions import REPLICATED, Decisions, Home, Node, Use
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value
+from planner.grouping import Grouping
+from planner.layout import Layout, PartialLayout
+
+
+def decide(
+    graph: Graph,
+    ties: Sequence[int | None],
+    in_pins: Sequence[Layout | None],
+    out_pins: Sequence[Layout | None],
+    constraints: Mapping[Op, PartialLayout],
+) -> Decisions:
+    """All decisions of a program.
+
+    Args:
+        ties: for each result, the argument whose layout it takes, or None.
+        in_pins, out_pins: the layouts that the user asked for, per argument and result.
+        constraints: the layouts of `with_sharding_constraint` in the program.
+    """
+    grouping = Grouping(graph, in_pins, constraints)
+    collector = _Uses(grouping)
+    collector.walk(graph.body, 1.0)
+    wanted = []
+    for position, (atom, tie, pin) in enumerate(zip(graph.body.outputs, ties, out_pins, strict=True)):
+        if pin is not None:
+            shape = atom.shape if isinstance(atom, Value) else atom.aval.shape
+            wanted.append(grouping.new_value("result", shape, f"result {position}", 1.0, pin))
+        else:
+            wanted.append(None if tie is None else grouping.homes[graph.body.inputs[tie]])
+    collector.outputs(graph.body, wanted, 1.0)
+    uses = collector.insert_views()
+    return Decisions(
+        tuple(grouping.nodes),
+        {**grouping.homes, **{value: home for value in grouping.aliases if (home := collector.home(value))}},
+        grouping.members,
+        {op: tuple(use and uses[use] for use in operands) for op, operands in collector.operand_uses.items()},
+        {body: tuple(use and uses[use] for use in outputs) for body, outputs in collector.output_uses.items()},
+        tuple(uses.values()),
+        tuple(ties),
+        frozenset(grouping.constant),
+        tuple(grouping.unruled),
+    )
+
+
+class _Uses:
+    """Collects the uses in program order."""
+
+    def __init__(self, grouping: Grouping):
+        self.grouping = grouping
+        self.operand_uses: dict[Op, tuple[Use | None, ...]] = {}
+        self.output_uses: dict[Body, tuple[Use | None, ...]] = {}
+        self._shareable: dict[tuple[Value, Body], list[Use]] = {}
+        self._all: list[Use] = []
+
+    def home(self, atom: Atom) -> Home | None:
+        """Where an atom is laid out; None for literals."""
+        root = self.grouping.root(atom)
+        if not isinstance(root, Value):
+            return None
+        return self.grouping.homes.get(root) or Home(REPLICATED, ((),) * root.rank)
+
+    def walk(self, body: Body, weight: float) -> None:
+        grouping = self.grouping
+        for op in body.ops:
+            if op.primitive in TRANSPARENT:
+                self.walk(op.bodies[0], weight)
+            elif op.bodies:
+                entering, leaving = grouping.boundaries[op]
+                self.operand_uses[op] = tuple(
+                    self._use(atom, home, weight, body) for atom, home in zip(op.operands, entering, strict=True)
+                )
+                inside = weight * op.trips / (len(op.bodies) if op.name == "cond" else 1)
+                for inner, homes in zip(op.bodies, leaving, strict=True):
+                    self.walk(inner, inside)
+                    self.outputs(inner, homes, inside)
+            elif op in grouping.members:
+                index, member = grouping.members[op]
+                self.operand_uses[op] = tuple(
+                    self._use(atom, Home(index, member.dims(pattern)), weight, body, shareable=not member.covers)
+                    for atom, pattern in zip(op.operands, member.rule.operands, strict=True)
+                )
+            elif not all(value in grouping.constant for value in op.results) or op.effects:
+                self.operand_uses[op] = tuple(self._use(atom, None, weight, body) for atom in op.operands)
+
+    def outputs(self, body: Body, homes: Sequence[Home | None], weight: float) -> None:
+        """The uses of a body's outputs; where `homes` says None, the output stays as it is."""
+        self.output_uses[body] = tuple(
+            self._use(atom, home or self.home(atom), weight, body)
+            for atom, home in zip(body.outputs, homes, strict=True)
+        )
+
+    def _use(self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False) -> Use | None:
+        root = self.grouping.root(atom)
+        if not isinstance(root, Value) or not root.rank:
+            return None
+        wanted = wanted or Home(REPLICATED, ((),) * root.rank)
+        use = Use(root, wanted.node, wanted.dims, weight, scope)
+        self._all.append(use)
+        if shareable and root not in self.grouping.constant:
+            self._shareable.setdefault((root, scope), []).append(use)
+        return use
+
+    def insert_views(self) -> dict[Use, Use]:
+        """Uses with their views: where several contractions read a value, they may share one resharded copy of it."""
+        result = {use: use for use in self._all}
+        for (value, scope), uses in self._shareable.items():
+            home = self.home(value)
+            if home is None or len({(use.node, use.dims) for use in uses} - {(home.node, home.dims)}) < 2:
+                continue
+            weight = uses[0].weight
+            view = self.grouping.new_value("view", value.shape, f"view of {value.name or 'value'}", weight)
+            if view.node == REPLICATED:
+                continue
+            result.update((use, Use(value, use.node, use.dims, weight, scope, view)) for use in uses)
+            to_view = Use(value, view.node, view.dims, weight, scope)
+            result[to_view] = to_view
+        return result
