@@ -1,7 +1,7 @@
 """Timed collectives to a formula: least squares on the relative error.
 
-On a bus no α-β formula with textbook coefficients holds: the runtime's own algorithm, its threads and the
-caches decide. So each kind and group size gets a start-up time and a time per byte, and a second, steeper
+On shared memory no α-β formula with textbook coefficients holds: the runtime's own algorithm, its threads and
+the caches decide. So each kind and group size gets a start-up time and a time per byte, and a second, steeper
 time per byte for what overflows the caches. Bytes are counted over all devices of the machine, since it is
 their sum that the bus moves.
 """

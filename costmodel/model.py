@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,17 +22,24 @@ from costmodel.topology import Backend, Device, Topology
 
 @dataclass(frozen=True)
 class Group:
-    """The devices that one collective joins: how they are linked and, on a bus, what was measured there."""
+    """The devices that one collective joins.
+
+    Attributes:
+        size: how many.
+        levels: their links.
+        fits: what was measured of them, in place of formulas.
+        busy_devices: how many run the collective at once, in groups like this one, where it was measured.
+    """
 
     size: int
     levels: tuple[Level, ...]
     fits: tuple[CollectiveFit, ...]
-    device_count: int
+    busy_devices: int
 
     def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
         fits = [fit for fit in self.fits if fit.kind == kind]
         if fits and self.size > 1:
-            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.device_count)
+            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices)
         return collective_seconds(kind, self.levels, nbytes)
 
 
@@ -142,15 +150,10 @@ def _subsets(axis_names: Sequence[str]) -> Iterable[frozenset[str]]:
 
 def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     segments = [segment for axis in axes for segment in axis]
-    size = int(np.prod([segment.size for segment in segments], dtype=int))
-    on_bus = all(topology.dims[segment.dim].link.kind == "bus" for segment in segments)
+    innermost = len(topology.dims) - 1
     return Group(
-        size,
-        group_levels(topology, segments),
-        topology.measured if on_bus else (),
-        _devices_per_bus(topology),
+        size=math.prod(segment.size for segment in segments),
+        levels=group_levels(topology, segments),
+        fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
+        busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
     )
-
-
-def _devices_per_bus(topology: Topology) -> int:
-    return int(np.prod([dim.size for dim in topology.dims if dim.link.kind == "bus"], dtype=int))

@@ -69,14 +69,14 @@ def device_preset(device_kind: str, device_count: int, hosts: int = 1) -> Topolo
     """
     if device_kind.lower() == "cpu":
         return cpu_topology(device_count, hosts)
-    if device_kind in _TPU_KINDS:
-        name = _TPU_KINDS[device_kind]
+    if name := _TPU_KINDS.get(device_kind):
         shape = _near_cube(device_count, len(TPUS[name].host_shape))
-        return _tpu_slice(f"{name}:{'x'.join(map(str, shape))}", TPUS[name], shape)
-    for mark, name in _GPU_MARKS.items():
-        if mark in device_kind:
-            return _gpu_hosts(f"{name}:{hosts}", GPUS[name], hosts, device_count // hosts)
-    return None
+        topology = _tpu_slice(f"{name}:{'x'.join(map(str, shape))}", TPUS[name], shape)
+    elif name := next((name for mark, name in _GPU_MARKS.items() if mark in device_kind), None):
+        topology = _gpu_hosts(f"{name}:{hosts}", GPUS[name], hosts, device_count // hosts)
+    else:
+        return None
+    return replace(topology, device=replace(topology.device, kind=device_kind))
 
 
 def cpu_topology(device_count: int, hosts: int = 1) -> Topology:

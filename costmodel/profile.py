@@ -1,4 +1,4 @@
-"""Machines as JSON: `calibrate` writes them, `CostModel.read` takes them. Errors name the file and the field."""
+"""Machines as JSON: `calibrate` writes, `CostModel.read` takes them. Errors name the file and the field."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Topology:
         device: what stands at each point of the grid.
         dims: outermost first, each larger than one; none for a single device.
         backend: the compiler that will be used, since backends choose different collectives.
-        measured: fits of collectives within a bus, used in place of formulas where present.
+        measured: fits of collectives within the innermost dimension, in place of formulas.
     """
 
     name: str

@@ -1,0 +1,154 @@
+"""Prices against closed forms, published measurements and their own promises."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
+from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [
+        ("float32", 1e12),
+        ("bfloat16", 2e12),
+        ("float16", 2e12),
+        ("float64", 5e11),
+        ("complex128", 5e11),
+        ("int32", 1e12),
+        ("bool", 1e12),
+        ("int8", 1e12),
+        ("float8_e4m3fn", 2e12),
+        ("no such type", 1e12),
+    ],
+)
+def test_rates_fall_back_to_the_nearest_type(dtype: str, rate: float) -> None:
+    assert machine().device.rate(dtype) == rate
+
+
+def test_rate_of_a_device_that_knows_one_type_only() -> None:
+    assert Device("d", {"int8": 3.0}, 1, 1, 0).rate("float32") == 3.0
+
+
+def test_roofline_is_the_larger_of_arithmetic_and_memory() -> None:
+    cost = flat(machine(along("x", 2)))
+    assert cost.compute_seconds(1e12, 0.0, "float32") == 1.0
+    assert cost.compute_seconds(1e12, 2e11, "float32") == 2.0
+    np.testing.assert_array_equal(cost.compute_seconds([1e12, 4e12], [2e11, 0.0], "bfloat16"), [2.0, 2.0])
+
+
+def test_special_functions_bound_only_devices_with_a_known_rate() -> None:
+    assert flat(machine(along("x", 2))).compute_seconds(0.0, 0.0, "float32", transcendentals=1e15) == 0.0
+    cpu = flat(preset("cpu:8"))
+    assert cpu.compute_seconds(0.0, 0.0, "float32", 1e9) == 1e9 / cpu.device.transcendentals_per_second
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [("all-gather", 1), ("reduce-scatter", 1), ("all-reduce", 2), ("all-to-all", 1)],
+)
+def test_on_a_switch_a_device_moves_all_but_its_own_part(kind: str, passes: int, size: int) -> None:
+    seconds = flat(machine(along("x", size))).collective_seconds(kind, ["all"], VOLUME)
+    assert seconds == pytest.approx(passes * (size - 1) / size * VOLUME / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_byte"),
+    # A ring of n takes in from both sides; of an all-to-all n/8 of the buffer passes each link (n even).
+    [("all-gather", 15 / 16 / 2), ("all-reduce", 15 / 16), ("all-to-all", 16 / 8), ("collective-permute", 1)],
+)
+def test_rings_of_a_torus(kind: str, per_byte: float) -> None:
+    ring = flat(machine(along("x", 16, "torus", wrap=True)))
+    assert ring.collective_seconds(kind, ["all"], VOLUME) == pytest.approx(per_byte * VOLUME / 1e9)
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])
+def test_a_torus_without_wrap_around_takes_twice_as_long(kind: str) -> None:
+    ring, line = (flat(machine(along("x", 16, "torus", wrap=wrap))) for wrap in (True, False))
+    assert line.collective_seconds(kind, ["all"], 1.0) == 2 * ring.collective_seconds(kind, ["all"], 1.0)
+
+
+def test_two_dimensions_of_a_torus_gather_with_both_bandwidths() -> None:
+    cost = CostModel(preset("v4:4x4x4")).on("xyz", (4, 4, 4))
+    seconds = cost.collective_seconds("all-gather", "xy", 2 * 1024 * 4096)
+    # The scaling book, "Sharded matrices", question 2: 46 µs without latencies (4 hops and the start, 9 µs).
+    assert seconds - 9e-6 == pytest.approx(46e-6, rel=0.06)
+
+
+def test_interleaved_groups_share_the_links_of_a_torus() -> None:
+    cost = CostModel(machine(along("x", 16, "torus", wrap=True))).on("ab", (4, 4))
+    line = cost.collective_seconds("all-gather", "b", VOLUME)
+    ring = cost.collective_seconds("all-gather", "a", VOLUME)
+    assert line == pytest.approx(0.75 * VOLUME / 1e9)  # four neighbours in a row, one way in
+    assert ring == pytest.approx(0.75 * VOLUME / 1e9 * 4 / 2)  # closed, but four rings on each link
+
+
+def test_across_hosts_only_the_share_of_one_device_moves() -> None:
+    hosts = machine(along("host", 2, "network", rate=1e6), along("gpu", 4, rate=1e9))
+    cost = CostModel(hosts).on(("host", "gpu"), (2, 4))
+    both = cost.collective_seconds("all-gather", ("host", "gpu"), VOLUME)
+    assert both == pytest.approx(VOLUME / 4 / 2 / 1e6)
+    assert cost.collective_seconds("all-reduce", ("host", "gpu"), VOLUME) == pytest.approx(2 * both)
+    assert cost.collective_seconds("all-gather", ["gpu"], VOLUME) == pytest.approx(0.75 * VOLUME / 1e9)
+    assert cost.collective_seconds("all-to-all", ("gpu", "host"), VOLUME) == pytest.approx(VOLUME / 2 / 1e6)
+
+
+def test_a_tree_serves_small_all_reduces() -> None:
+    link = Link("switch", latency_seconds=1e-6, bytes_per_second=1e9, start_seconds=5e-6)
+    cost = flat(machine(Dim("x", 64, link)))
+    assert cost.collective_seconds("all-reduce", ["all"], 0.0) == pytest.approx(5e-6 + 2 * 6e-6)
+    assert cost.collective_seconds("all-gather", ["all"], 0.0) == pytest.approx(5e-6 + 63e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nbytes", "measured_seconds"),
+    [  # nccl-tests on 8×H200; 4×8 H200 (stas00/ml-engineering, network); XLA's table of H100
+        ("h200-dgx:1", "all-gather", 17179869184, 41594.72e-6),
+        ("h200-dgx:4", "all-reduce", 4294967296, 22804.33e-6),
+        ("h100-dgx:1", "all-gather", 134217728, 390.2e-6),
+        ("h100-dgx:1", "reduce-scatter", 16777216, 86.6e-6),
+        ("h100-dgx:1", "all-to-all", 536870912, 1460.5e-6),
+    ],
+)
+def test_published_measurements(name: str, kind: str, nbytes: int, measured_seconds: float) -> None:
+    assert flat(preset(name)).collective_seconds(kind, ["all"], nbytes) == pytest.approx(
+        measured_seconds, rel=0.25
+    )
+
+
+def meshes_of(name: str) -> Iterator[MeshCost]:
+    topology = preset(name)
+    for placement in itertools.islice(topology.placements(), 40):
+        yield CostModel(topology).on("abc"[: len(placement.axis_sizes)], placement.axis_sizes, placement)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_bytes_never_cost_less_and_nothing_is_free(name: str, kind: str) -> None:
+    sizes = np.array([0.0, 1.0, *2.0 ** np.arange(8, 32, 2)])
+    for cost in meshes_of(name):
+        for count in range(1, len(cost.axis_sizes) + 1):
+            for axes in itertools.combinations(cost.axis_sizes, count):
+                seconds = cost.collective_seconds(kind, axes, sizes)
+                assert np.all(seconds > 0)
+                assert np.all(np.diff(seconds) >= 0)
+                assert seconds[-1] > seconds[0]
+                assert seconds[5] == cost.collective_seconds(kind, axes, sizes[5])
+
+
+def test_a_group_of_one_has_nothing_to_do() -> None:
+    cost = CostModel(preset("cpu:8")).on("ab", (8, 1))
+    assert cost.collective_seconds("all-reduce", "b", 1e6) == 0.0
+    assert cost.collective_seconds("all-reduce", (), 1e6) == 0.0
+
+
+def test_unknown_collective_and_axis() -> None:
+    cost = flat(preset("cpu:8"))
+    with pytest.raises(ValueError, match="unknown collective 'broadcast'; known are all-reduce, all-gather"):
+        cost.collective_seconds("broadcast", ["all"], 1.0)
+    with pytest.raises(ValueError, match="unknown mesh axis 'x'; the mesh has all"):
+        cost.collective_seconds("all-reduce", ["x"], 1.0)
