@@ -21,7 +21,8 @@ def test_imports_run_one_way() -> None:
 
 
 def test_jax_internals_are_imported_in_one_file() -> None:
-    importers = [path for path in SOURCES if re.search(r"^\s*(import|from) jax\._src", path.read_text(), re.M)]
+    internal = re.compile(r"^\s*(import|from) jax\._src", re.M)
+    importers = [path for path in SOURCES if internal.search(path.read_text())]
     assert importers in ([], [ROOT / "planner" / "_jax_compat.py"])
 
 
@@ -44,11 +45,7 @@ assert dict(os.environ) == environment, "environment changed"
 assert dict(jax.config.values) == settings, "JAX settings changed"
 jax.config.update("jax_num_cpu_devices", 3)  # raises once a backend is up
 """
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=_plain_environment(), capture_output=True, text=True, check=False
-    )
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    command = [sys.executable, "-c", program]
+    outcome = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
-
-
-def _plain_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
