@@ -16,8 +16,8 @@ Size = Literal["test", "full"]
 class Workload:
     """A function worth sharding.
 
-    `fn(*make_args(key))` runs it. Nothing is allocated before `make_args` is called, so a workload of any size
-    can be planned on any machine.
+    `fn(*make_args(key))` runs it. Nothing is allocated before `make_args` is called, so a workload of any
+    size can be planned on any machine.
     """
 
     name: str
