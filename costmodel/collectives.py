@@ -45,48 +45,53 @@ def collective_seconds(kind: str, levels: Sequence[Level], nbytes: ArrayLike) ->
     """
     if kind not in KINDS:
         raise ValueError(f"unknown collective {kind!r}; known are {', '.join(KINDS)}")
-    if not levels:
-        return np.zeros_like(np.asarray(nbytes, dtype=float))
     volume = np.asarray(nbytes, dtype=float)
+    if not levels:
+        return np.zeros_like(volume)
     start = max(level.start_seconds for level in levels)
-    if kind == "all-reduce":
-        ring = 2 * (_ring_hop_seconds(levels) + volume * _ring_seconds_per_byte(levels))
-        tree = 2 * (_tree_hop_seconds(levels) + volume * _tree_seconds_per_byte(levels))
-        return start + np.minimum(ring, tree)
-    if kind == "all-to-all":
-        return (
-            start
-            + _tree_hop_seconds(levels)
-            + volume * max(level.exchange_seconds_per_byte for level in levels)
-        )
-    if kind == "collective-permute":
-        hop = max(level.hop_seconds for level in levels)
-        return start + hop + volume / min(level.permute_bytes_per_second for level in levels)
-    return start + _ring_hop_seconds(levels) + volume * _ring_seconds_per_byte(levels)
+    match kind:
+        case "all-reduce":
+            return start + 2 * np.minimum(_ring_seconds(levels, volume), _tree_seconds(levels, volume))
+        case "all-to-all":
+            return start + _exchange_seconds(levels, volume)
+        case "collective-permute":
+            return start + _permute_seconds(levels, volume)
+        case _:
+            return start + _ring_seconds(levels, volume)
 
 
-def _share(levels: Sequence[Level], place: int) -> float:
-    """The part of the whole that the levels inside leave to the level at `place`."""
-    return 1 / math.prod(level.size for level in levels[:place])
-
-
-def _ring_seconds_per_byte(levels: Sequence[Level]) -> float:
-    return max(
-        _share(levels, place) * (level.size - 1) / level.size / level.gather_bytes_per_second
-        for place, level in enumerate(levels)
-    )
-
-
-def _tree_seconds_per_byte(levels: Sequence[Level]) -> float:
-    return max(_share(levels, place) / level.gather_bytes_per_second for place, level in enumerate(levels))
-
-
-def _ring_hop_seconds(levels: Sequence[Level]) -> float:
+def _ring_seconds(levels: Sequence[Level], volume: np.ndarray) -> np.ndarray:
+    """An all-gather or a reduce-scatter, each device hearing from the next in a ring through all levels."""
     rounds = (math.prod(outer.size for outer in levels[place + 1 :]) for place in range(len(levels)))
-    return sum(
-        count * level.pass_hops * level.hop_seconds for count, level in zip(rounds, levels, strict=True)
+    hops = (level.pass_hops * level.hop_seconds for level in levels)
+    seconds_per_byte = max(
+        share * (level.size - 1) / level.size / level.gather_bytes_per_second
+        for level, share in zip(levels, _shares(levels), strict=True)
     )
+    return sum(map(math.prod, zip(rounds, hops, strict=True))) + volume * seconds_per_byte
+
+
+def _tree_seconds(levels: Sequence[Level], volume: np.ndarray) -> np.ndarray:
+    """One way through a double binary tree: to the roots, or back."""
+    seconds_per_byte = max(
+        share / level.gather_bytes_per_second for level, share in zip(levels, _shares(levels), strict=True)
+    )
+    return _tree_hop_seconds(levels) + volume * seconds_per_byte
+
+
+def _exchange_seconds(levels: Sequence[Level], volume: np.ndarray) -> np.ndarray:
+    return _tree_hop_seconds(levels) + volume * max(level.exchange_seconds_per_byte for level in levels)
+
+
+def _permute_seconds(levels: Sequence[Level], volume: np.ndarray) -> np.ndarray:
+    hop_seconds = max(level.hop_seconds for level in levels)
+    return hop_seconds + volume / min(level.permute_bytes_per_second for level in levels)
 
 
 def _tree_hop_seconds(levels: Sequence[Level]) -> float:
     return sum(level.tree_hops * level.hop_seconds for level in levels)
+
+
+def _shares(levels: Sequence[Level]) -> list[float]:
+    """For each level the part of the whole that the levels inside it leave to it."""
+    return [1 / math.prod(inner.size for inner in levels[:place]) for place in range(len(levels))]

@@ -27,11 +27,11 @@ from costmodel.presets import host_memory_bytes
 
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
 MATRIX_SIZE = 512
-STREAM_BYTES = 2**23
-ROUNDS = 5
+STREAM_BYTES = 2**24
+ROUNDS = 7
 # A probe's long loop: enough for the clock and for waking threads to be lost in it, and a minute for all
 # probes.
-LOOP_SECONDS = 0.02
+LOOP_SECONDS = 0.01
 LONGEST_LOOP = 2000
 
 Step = Callable[[jax.Array], jax.Array]
