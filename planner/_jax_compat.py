@@ -9,11 +9,13 @@ from jax._src import source_info_util
 from jax.extend import core as jex_core
 
 try:
-    from jax._src.random.prng import random_unwrap_p, random_wrap_p
+    from jax._src.random import prng
 except ImportError:  # before JAX 0.10.2
-    from jax._src.prng import random_unwrap_p, random_wrap_p
+    from jax._src import prng  # type: ignore[no-redef, attr-defined]
 
 __all__ = ["optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line"]
+
+random_wrap_p, random_unwrap_p = prng.random_wrap_p, prng.random_unwrap_p
 
 
 def source_line(eqn: jex_core.JaxprEqn) -> str:

@@ -13,7 +13,6 @@ from planner.price import Priced
 from planner.reshard import Step
 from planner.strategies import Strategy
 
-
 T = TypeVar("T")
 
 
@@ -52,7 +51,9 @@ class Assignment:
         if target in copies:
             return copies[target]
         layout = self.home(value)
-        stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
+        stops: Sequence[Layout] = (
+            (target,) if use.view is None else (self._layout(use.view, result=False), target)
+        )
         for stop in stops:
             for move in self.priced.resharder.path(value.shape, value.itemsize, layout, stop):
                 if move.layout not in copies:

@@ -62,8 +62,13 @@ def candidates(
     result: dict[str, Picks] = {}
     for name, recipe in recipes(axes).items():
         allowed = [
-            [_follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes) for strategy in strategies]
-            for index, (node, strategies) in enumerate(zip(priced.decisions.nodes, priced.strategies, strict=True))
+            [
+                _follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes)
+                for strategy in strategies
+            ]
+            for index, (node, strategies) in enumerate(
+                zip(priced.decisions.nodes, priced.strategies, strict=True)
+            )
         ]
         picks = complete(problem, allowed, time_limit)
         if picks is not None:
@@ -72,10 +77,13 @@ def candidates(
 
 
 def complete(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: float) -> Picks | None:
-    """The best assignment of allowed strategies; a node for which none is allowed (pinned by the user) is free."""
+    """The best assignment of allowed strategies; a node for which none is allowed (pinned by the user) is free.
+
+    `allowed` has no entry for the problem's last node, the replicated ops.
+    """
     costs = tuple(
         np.where(mask, cost, np.inf) if any(mask) else cost
-        for mask, cost in zip(map(np.array, allowed), problem.costs, strict=True)
+        for mask, cost in zip((*map(np.array, allowed), np.array([True])), problem.costs, strict=True)
     )
     solution = solve(replace(problem, costs=costs), time_limit=time_limit)
     return tuple(map(int, solution.picks)) if solution.picks is not None else None
@@ -112,7 +120,9 @@ def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
         return range(len(inputs))
     if state:
         return rest
-    rows = {atom.aval.shape[0] if not hasattr(atom, "shape") else atom.shape[0] for atom in outputs if _rank(atom)}
+    rows = {
+        atom.aval.shape[0] if not hasattr(atom, "shape") else atom.shape[0] for atom in outputs if _rank(atom)
+    }
     return [next((index for index in rest if inputs[index].shape[0] in rows), rest[0])]
 
 
@@ -135,10 +145,8 @@ def _follows(
         return not used & data
     if node.kind != "argument":
         return True
-    largest = max(range(len(node.sizes)), key=lambda factor: node.sizes[factor], default=None)
-    if largest is None or not _fits(node, {largest}, recipe.data, sizes):
-        return True
-    return data <= set(strategy.axes[largest])
+    splittable = [factor for factor in range(len(node.sizes)) if _fits(node, {factor}, recipe.data, sizes)]
+    return not splittable or any(data <= set(strategy.axes[factor]) for factor in splittable)
 
 
 def _fits(node: Node, factors: Iterable[int], axes: Sequence[str], sizes: Mapping[str, int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,11 @@ def best_choice(
         try:
             choice = choose(traced, graph, request, mesh, memory_limit, left, unknown)
         except Infeasible as error:
-            misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
+            misfit = (
+                error
+                if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes
+                else misfit
+            )
             continue
         if best is None or choice.solution.cost < best.solution.cost:
             best = choice
@@ -118,30 +123,41 @@ def choose(
     begun = time.perf_counter()
     priced = build(traced, graph, request, mesh)
     report_unruled(priced.decisions, unknown)
-    problem = tie(priced.problem, twins(priced.decisions))
+    problem = tie(priced.problem, (*twins(priced.decisions), -1))
     built = time.perf_counter()
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
-    limit = memory_limit if memory_limit is not None else mesh.cost.device.memory_bytes
+    limit = memory_limit if memory_limit is not None else default_memory_limit(mesh)
     solution = solve(problem, starts=tuple(starts.values()), time_limit=time_limit)
     assert solution.picks is not None, "without a memory limit there is always an assignment"
     assignment = Assignment(priced, tuple(map(int, solution.picks)))
     prediction = predict(assignment, request.donated)
     if prediction.peak_bytes > limit:
         left = time_limit - (time.perf_counter() - built)
-        assignment, solution, prediction = fit_memory(assignment, problem, starts, request.donated, limit, left)
+        assignment, solution, prediction = fit_memory(
+            assignment, problem, starts, request.donated, limit, left
+        )
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
     return Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
 
 
-def given(priced: Priced, picks: Sequence[int], request: Request, status: str, lower_bound: float, mesh: MeshChoice) -> Choice:
+def default_memory_limit(mesh: MeshChoice) -> float:
+    """The device's memory; CPU devices have none of their own, they share the host's with whatever else runs there."""
+    return math.inf if mesh.cost.backend == "cpu" else mesh.cost.device.memory_bytes
+
+
+def given(
+    priced: Priced, picks: Sequence[int], request: Request, status: str, lower_bound: float, mesh: MeshChoice
+) -> Choice:
     """A choice made earlier."""
-    problem = tie(priced.problem, twins(priced.decisions))
+    problem = tie(priced.problem, (*twins(priced.decisions), -1))
     assignment = Assignment(priced, tuple(picks))
     cost = problem.evaluate(picks).cost
     solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
     prediction = predict(assignment, request.donated)
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
-    return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
+    return Choice(
+        mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0}
+    )
 
 
 def report_unruled(decisions: Decisions, unknown: str) -> None:

@@ -30,7 +30,9 @@ def explain(plan: Plan) -> str:
         "Instead",
         *(
             f"  {name:<16} {seconds_text(other.prediction.step_seconds):>10} a step, {bytes_text(other.prediction.peak_bytes)}"
-            for name, other in sorted(plan.alternatives.items(), key=lambda item: item[1].prediction.step_seconds)
+            for name, other in sorted(
+                plan.alternatives.items(), key=lambda item: item[1].prediction.step_seconds
+            )
         ),
     ]
     return "\n".join(lines)

@@ -187,7 +187,9 @@ def check(graph: Graph) -> None:
         define(body.inputs)
         for op in body.ops:
             for atom in op.operands:
-                assert isinstance(atom, jex_core.Literal) or atom in defined, f"{op.name} uses {atom} undefined"
+                assert isinstance(atom, jex_core.Literal) or atom in defined, (
+                    f"{op.name} uses {atom} undefined"
+                )
             for inner in op.bodies:
                 check_body(inner)
             define(op.results)
@@ -318,7 +320,8 @@ def _expression_key(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> Any:
     if eqn.effects or _bodies(eqn):
         return None
     atoms = tuple(
-        ("literal", str(atom.val), str(atom.aval)) if isinstance(atom, jex_core.Literal) else id(atom) for atom in operands
+        ("literal", str(atom.val), str(atom.aval)) if isinstance(atom, jex_core.Literal) else id(atom)
+        for atom in operands
     )
     try:
         key = (eqn.primitive, atoms, tuple(sorted(eqn.params.items(), key=lambda item: item[0])))

@@ -43,7 +43,9 @@ class Grouping:
         constant: values made of literals and iota alone.
     """
 
-    def __init__(self, graph: Graph, in_pins: Sequence[Layout | None], constraints: Mapping[Op, PartialLayout]):
+    def __init__(
+        self, graph: Graph, in_pins: Sequence[Layout | None], constraints: Mapping[Op, PartialLayout]
+    ):
         self.nodes: list[Node] = []
         self.homes: dict[Value, Home] = {}
         self.members: dict[Op, tuple[int, Member]] = {}
@@ -74,7 +76,13 @@ class Grouping:
         return isinstance(atom, jex_core.Literal) or atom in self.constant
 
     def new_value(
-        self, kind: NodeKind, shape: Sequence[int], name: str, weight: float, pin: Layout | None = None, source: str = ""
+        self,
+        kind: NodeKind,
+        shape: Sequence[int],
+        name: str,
+        weight: float,
+        pin: Layout | None = None,
+        source: str = "",
     ) -> Home:
         """A node for a value that is laid out on its own; none where nothing could be split."""
         sizes = [size for size in shape if size > 1]
@@ -82,7 +90,9 @@ class Grouping:
             return Home(REPLICATED, ((),) * len(shape))
         factors = iter(range(len(sizes)))
         dims: Dims = tuple((next(factors),) if size > 1 else () for size in shape)
-        pinned = None if pin is None else tuple(axes for axes, size in zip(pin, shape, strict=True) if size > 1)
+        pinned = (
+            None if pin is None else tuple(axes for axes, size in zip(pin, shape, strict=True) if size > 1)
+        )
         self.nodes.append(Node(kind, name, sizes, [], {dims}, weight, pinned, source))
         return Home(len(self.nodes) - 1, dims)
 
@@ -107,7 +117,10 @@ class Grouping:
         """Values that cross into a loop or a branch are laid out at its border, one layout for all rounds."""
 
         def border(kind: NodeKind, values: Sequence[Value], weight: float = weight) -> list[Home]:
-            return [self.new_value(kind, value.shape, f"{op.name} {kind}", weight, None, op.source) for value in values]
+            return [
+                self.new_value(kind, value.shape, f"{op.name} {kind}", weight, None, op.source)
+                for value in values
+            ]
 
         def settle(values: Sequence[Value], homes: Sequence[Home]) -> None:
             self.homes.update(zip(values, homes, strict=True))
@@ -257,7 +270,11 @@ class Grouping:
                         pairs.update((ours, theirs) for theirs, ours in matching.items())
         matching = dict(pairs)
         total = len(pairs) == len(matching) == len(set(matching.values())) == len(cluster.sizes)
-        if len(neighbours) != 1 or not total or not neighbours.isdisjoint({*map(self._cluster_of.get, self._constraints)}):
+        if (
+            len(neighbours) != 1
+            or not total
+            or not neighbours.isdisjoint({*map(self._cluster_of.get, self._constraints)})
+        ):
             return None
         return next(iter(neighbours)), cluster, matching
 
@@ -267,7 +284,9 @@ class Grouping:
         for op, cluster in self._cluster_of.items():
             if cluster not in node_of:
                 node_of[cluster] = len(self.nodes)
-                self.nodes.append(Node("ops", op.name, cluster.sizes, weight=cluster.weight, source=op.source))
+                self.nodes.append(
+                    Node("ops", op.name, cluster.sizes, weight=cluster.weight, source=op.source)
+                )
             node = self.nodes[node_of[cluster]]
             member = Member(op, self._rules[op], self._factors[op])
             node.members.append(member)
@@ -313,4 +332,7 @@ def _dims(factors: Mapping[str, int], pattern: Sequence[tuple[str, ...]]) -> Dim
 
 
 def _avals(atoms: Sequence[Atom]) -> tuple[jax.core.ShapedArray, ...]:
-    return tuple(jax.core.ShapedArray(tuple(atom.shape), atom.dtype) if isinstance(atom, Value) else atom.aval for atom in atoms)
+    return tuple(
+        jax.core.ShapedArray(tuple(atom.shape), atom.dtype) if isinstance(atom, Value) else atom.aval
+        for atom in atoms
+    )

@@ -16,11 +16,11 @@ import numpy as np
 
 from planner.assignment import Assignment
 from planner.errors import Infeasible
-from planner.quantities import bytes_text
 from planner.memory import Peak
 from planner.predict import Prediction, Span, predict, spans
 from planner.price import Priced
 from planner.problem import Edge, Problem
+from planner.quantities import bytes_text
 from planner.solve import Solution, smallest_limit, solve
 
 ATTEMPTS = 5
@@ -64,7 +64,9 @@ def fit_memory(
         seconds = max(0.1, (deadline - time.perf_counter()) / left)
         known = [entry[0].picks for entry in tried]
         solution = solve(
-            replace(stored, usage_limit=max(0.0, budget)), starts=[extend(stored, picks) for picks in known], time_limit=seconds
+            replace(stored, usage_limit=max(0.0, budget)),
+            starts=[extend(stored, picks) for picks in known],
+            time_limit=seconds,
         )
         if not attempt(solution):
             break
@@ -97,7 +99,9 @@ def with_memory(problem: Problem, priced: Priced, live: Sequence[Span]) -> Probl
             edges.append(Edge(span.node, index, np.where(np.eye(usage.size, dtype=bool), 0.0, np.inf)))
         intervals.append((span.start, span.end + 1))
         names.append(span.name)
-    return Problem(tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name)
+    return Problem(
+        tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name
+    )
 
 
 def extend(stored: Problem, picks: Sequence[int]) -> tuple[int, ...]:
@@ -110,10 +114,10 @@ def extend(stored: Problem, picks: Sequence[int]) -> tuple[int, ...]:
 def _infeasible(peak: Peak, limit: float) -> Infeasible:
     at = f" at {peak.source}" if peak.source else ""
     largest = ", ".join(
-        f"{array.name} {bytes_text(array.nbytes)}" + (f" ({array.source})" if array.source else "") for array in peak.largest[:5]
+        f"{array.name} {bytes_text(array.nbytes)}" + (f" ({array.source})" if array.source else "")
+        for array in peak.largest[:5]
     )
     return Infeasible(
         f"no plan fits {bytes_text(limit)} per device; the smallest needs {bytes_text(peak.nbytes)}{at}. Largest there: {largest}",
         peak.nbytes,
     )
-

@@ -49,13 +49,17 @@ def mesh_choices(mesh: AnyMesh, cost_model: CostModel | None = None) -> Iterator
     """
     if isinstance(mesh, Mesh | AbstractMesh):
         if not mesh.axis_names or math.prod(mesh.axis_sizes) == 0:
-            raise NoDevices("the mesh has no devices; make one with jax.make_mesh((8,), ('x',)) or name a preset")
+            raise NoDevices(
+                "the mesh has no devices; make one with jax.make_mesh((8,), ('x',)) or name a preset"
+            )
         model = cost_model or default_cost_model(mesh)
         yield MeshChoice(mesh, model.on(mesh.axis_names, mesh.axis_sizes))
         return
     model = cost_model or CostModel(_topology(mesh))
     devices = _attached(model.topology)
-    placements = sorted(model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes))
+    placements = sorted(
+        model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes)
+    )
     for placement in placements or [model.topology.place((1,))]:
         sizes = tuple(placement.axis_sizes)
         names = AXIS_NAMES[: len(sizes)]
@@ -70,7 +74,10 @@ def auto_mesh(mesh: Mesh) -> Mesh:
 def default_cost_model(mesh: Mesh | AbstractMesh) -> CostModel:
     """The preset's prices for a mesh's devices; for an abstract mesh without a device, those attached here."""
     if isinstance(mesh, Mesh):
-        kind, hosts = mesh.devices.flat[0].device_kind, len({device.process_index for device in mesh.devices.flat})
+        kind, hosts = (
+            mesh.devices.flat[0].device_kind,
+            len({device.process_index for device in mesh.devices.flat}),
+        )
     else:
         named = mesh.abstract_device
         kind, hosts = (named.device_kind if named is not None else jax.devices()[0].device_kind), 1
@@ -84,7 +91,9 @@ def _topology(mesh: Topology | str | int) -> Topology:
         return preset(mesh)
     if isinstance(mesh, int) and not isinstance(mesh, bool):
         if mesh < 1:
-            raise NoDevices(f"cannot plan for {mesh} devices; give a positive count, a mesh or a preset's name")
+            raise NoDevices(
+                f"cannot plan for {mesh} devices; give a positive count, a mesh or a preset's name"
+            )
         devices = jax.devices()
         hosts = len({device.process_index for device in itertools.islice(devices, mesh)})
         return _machine(devices[0].device_kind, mesh, hosts)

@@ -23,6 +23,7 @@ from planner.serialize import from_json, to_json
 from planner.specs import Request
 from planner.trace import Traced
 
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """How a function is laid out over a mesh; `planner.plan` makes it.
@@ -99,7 +100,9 @@ class Plan:
 
     def _shardings(self, specs: Any) -> Any:
         return jax.tree.map(
-            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda node: isinstance(node, PartitionSpec)
+            lambda spec: NamedSharding(self.mesh, spec),
+            specs,
+            is_leaf=lambda node: isinstance(node, PartitionSpec),
         )
 
     @cached_property
@@ -172,7 +175,9 @@ class Plan:
         return to_json(self.traced, self.request, self.choice)
 
     @staticmethod
-    def from_json(text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh) -> Plan:
+    def from_json(
+        text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh
+    ) -> Plan:
         """The plan that `to_json` wrote, for the same function, argument shapes and mesh.
 
         Raises:

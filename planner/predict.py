@@ -17,7 +17,7 @@ from planner.decisions import REPLICATED, Home, Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
 from planner.layout import Layout, shard_count, shard_elements
 from planner.memory import Allocation, Peak, peak
-from planner.price import Priced, inner_collectives, op_seconds
+from planner.price import Priced, inner_collectives, op_seconds, whole_seconds
 from planner.reshard import Step
 from planner.strategies import Dims
 
@@ -198,7 +198,9 @@ class _Walk:
                 self._see_through(op, count)
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
-            arrays = [self._fetch(a, use, copies, count, op) for a, use in zip(op.operands, uses, strict=True)]
+            arrays = [
+                self._fetch(a, use, copies, count, op) for a, use in zip(op.operands, uses, strict=True)
+            ]
             if op.bodies:
                 self._loop(op, arrays, count)
             else:
@@ -246,9 +248,7 @@ class _Walk:
         if work is None:
             return
         if op not in self.decisions.members:
-            moved = sum(atom.nbytes for p in work.reads if isinstance(atom := op.operands[p], Value))
-            moved += sum(op.results[p].nbytes for p in work.writes)
-            self.compute_seconds += count * float(op_seconds(self.cost, work, 1.0, float(moved)))
+            self.compute_seconds += count * whole_seconds(self.cost, op, work)
             return
         index, member = self.decisions.members[op]
         strategy = self.assignment.strategy(index)
@@ -266,12 +266,19 @@ class _Walk:
         for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
             self._communicate(kind, axes, nbytes, count, op.source)
 
-    def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> None:
+    def _communicate(
+        self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str
+    ) -> None:
         seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
         self.collectives.append(Collective(kind, nbytes, axes, count, seconds, source))
 
     def _fetch(
-        self, atom: Atom, use: Use | None, copies: dict[Value, dict[Layout, _Array]], count: float, op: Op | None
+        self,
+        atom: Atom,
+        use: Use | None,
+        copies: dict[Value, dict[Layout, _Array]],
+        count: float,
+        op: Op | None,
     ) -> _Array | None:
         """The array that an operand is read from, kept alive until now; resharding on the way is counted."""
         root = atom

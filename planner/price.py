@@ -6,6 +6,7 @@ between two nodes. Both count as often as they happen in one call of the program
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,8 @@ class Priced:
     """The decisions of a program with a price on everything.
 
     Attributes:
-        strategies: per node, in the order of the problem's.
+        strategies: per node, in the order of the problem's; the problem's last node stands for all ops that run whole on
+            every device.
         problem: without a memory limit.
     """
 
@@ -59,12 +61,13 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
             edges[tail, head] = edges[tail, head] + seconds
         else:
             edges[tail, head] = seconds
+    costs.append(np.array([pricing.undecided_seconds(graph)]))
     problem = Problem(
         costs=tuple(costs),
         usages=tuple(np.zeros_like(node) for node in costs),
         intervals=((0, 0),) * len(costs),
         edges=tuple(Edge(tail, head, seconds) for (tail, head), seconds in edges.items()),
-        names=tuple(node.name for node in decisions.nodes),
+        names=(*(node.name for node in decisions.nodes), "replicated ops"),
     )
     return Priced(graph, decisions, pricing.strategies, problem, pricing.work, pricing.resharder)
 
@@ -93,17 +96,29 @@ class _Pricing:
         values = tuple(sorted(node.values))
         found = enumerate_strategies(tuple(node.sizes), self.cost.axis_sizes, values, scatter_onto, reduced)
         pinned = node.pinned or (None,) * len(node.sizes)
-        return tuple(s for s in found if all(p is None or p == axes for p, axes in zip(pinned, s.axes, strict=True)))
+        return tuple(
+            s for s in found if all(p is None or p == axes for p, axes in zip(pinned, s.axes, strict=True))
+        )
 
     def node_seconds(self, index: int) -> np.ndarray:
         """`[S]` seconds in the ops of a node, each as often as it runs."""
         node, strategies = self.decisions.nodes[index], self.strategies[index]
-        counts = np.array([[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float)
+        counts = np.array(
+            [[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float
+        )
         seconds = np.zeros(len(strategies))
         for member in node.members:
             seconds += self._compute_seconds(member, counts)
             seconds += self._collective_seconds(member, strategies, counts)
         return seconds * node.weight
+
+    def undecided_seconds(self, graph: Graph) -> float:
+        """Seconds in the ops that every device runs whole."""
+        total = 0.0
+        for op, around in graph.walk():
+            if op in self.work and op not in self.decisions.members:
+                total += calls(around) * whole_seconds(self.cost, op, self.work[op])
+        return total
 
     def _compute_seconds(self, member: Member, counts: np.ndarray) -> np.ndarray:
         work, op = self.work[member.op], member.op
@@ -115,7 +130,9 @@ class _Pricing:
             moved += _local_bytes(op.results[position], member.dims(member.rule.results[position]), counts)
         return op_seconds(self.cost, work, shards, moved)
 
-    def _collective_seconds(self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray) -> np.ndarray:
+    def _collective_seconds(
+        self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray
+    ) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""
         seconds = np.zeros(len(strategies))
         reduced, halos = member.reduced, halo_factors(member)
@@ -149,12 +166,17 @@ class _Pricing:
         key = (node, dims, result)
         if key not in self._layouts:
             index: dict[Layout, int] = {}
-            of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in self.strategies[node]]
+            of = [
+                index.setdefault(strategy.layout(dims, result), len(index))
+                for strategy in self.strategies[node]
+            ]
             self._layouts[key] = (list(index), np.array(of))
         return self._layouts[key]
 
 
-def op_seconds(cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float) -> np.ndarray:
+def op_seconds(
+    cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float
+) -> np.ndarray:
     """Seconds of one op on one device; an op inside a fused loop is not launched on its own.
 
     Args:
@@ -165,12 +187,30 @@ def op_seconds(cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np
     return seconds + (cost.device.launch_seconds if work.writes else 0.0)
 
 
+def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
+    """Seconds of one op that a device runs on whole arrays."""
+    moved = sum(atom.nbytes for position in work.reads if isinstance(atom := op.operands[position], Value))
+    moved += sum(op.results[position].nbytes for position in work.writes)
+    return float(op_seconds(cost, work, 1.0, float(moved)))
+
+
+def calls(around: Sequence[Op]) -> float:
+    """How often an op inside these ops runs in one call of the program."""
+    return math.prod(op.trips / (len(op.bodies) if op.name == "cond" else 1) for op in around)
+
+
 def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
     """The factors over which neighbours exchange elements, with how many."""
-    return tuple((member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor)
+    return tuple(
+        (member.factor[name], count)
+        for name, count in member.rule.permutation.items()
+        if name in member.factor
+    )
 
 
-def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
+def inner_collectives(
+    member: Member, strategy: Strategy, cost: MeshCost
+) -> list[tuple[str, tuple[str, ...], float]]:
     """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
 
     The CPU partitioner makes an all-reduce per contracted factor, the others one for all.

@@ -37,7 +37,9 @@ class Step:
     elements: int
 
 
-def chains(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
+def chains(
+    shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh
+) -> tuple[tuple[Step, ...], ...]:
     """The chains worth pricing: move axes where they can be moved, or gather what differs and slice.
 
     Args:
@@ -98,7 +100,8 @@ def _moving(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh) 
     goal = {axis: dim for dim, axes in enumerate(target) for axis in axes}
 
     sliced = tuple(
-        (*have, *(axis for axis in want if axis not in held)) for have, want in zip(source, target, strict=True)
+        (*have, *(axis for axis in want if axis not in held))
+        for have, want in zip(source, target, strict=True)
     )
     if not all(walk.splits(dim, axes) for dim, axes in enumerate(sliced)):
         return None
@@ -108,7 +111,11 @@ def _moving(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh) 
         return goal.get(axis, dim) == dim
 
     arranged = tuple(
-        (*_in_order(axes, want), *(a for a in axes if a not in wanted), *(a for a in axes if not stays(dim, a)))
+        (
+            *_in_order(axes, want),
+            *(a for a in axes if a not in wanted),
+            *(a for a in axes if not stays(dim, a)),
+        )
         for dim, (axes, want) in enumerate(zip(walk.layout, target, strict=True))
     )
     walk.to("collective-permute", _disordered(walk.layout, arranged), arranged)
@@ -159,14 +166,18 @@ class Resharder:
         key = (shape, itemsize, source, target)
         if key not in self._paths:
             options = chains(shape, source, target, self.mesh)
-            self._paths[key] = min(options, key=lambda steps: sum(self.seconds(step, itemsize) for step in steps))
+            self._paths[key] = min(
+                options, key=lambda steps: sum(self.seconds(step, itemsize) for step in steps)
+            )
         return self._paths[key]
 
     def seconds(self, step: Step, itemsize: int) -> float:
         """Seconds of one step for elements of `itemsize` bytes."""
         return float(self._seconds(step.kind, step.axes, np.asarray(step.elements * itemsize, dtype=float)))
 
-    def matrix(self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]) -> np.ndarray:
+    def matrix(
+        self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> np.ndarray:
         """Seconds from every source to every target layout, `[len(sources), len(targets)]`."""
         key = (shape, itemsize, tuple(sources), tuple(targets))
         if key not in self._matrices:
@@ -199,5 +210,3 @@ class Resharder:
         if kind == "slice":
             return np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
         return np.asarray(self.cost.collective_seconds(kind, axes, nbytes))
-
-

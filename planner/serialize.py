@@ -23,7 +23,7 @@ FORMAT = 1
 
 def to_json(traced: Traced, request: Request, choice: Choice) -> str:
     """What was chosen, and what it was chosen for."""
-    strategies = [choice.assignment.strategy(node) for node in range(len(choice.assignment.picks))]
+    strategies = [choice.assignment.strategy(node) for node in range(len(choice.priced.strategies))]
     document = {
         "format": FORMAT,
         **_about_function(traced),
@@ -64,7 +64,11 @@ def from_json(
     for strategies, (axes, scatter) in zip(priced.strategies, document["strategies"], strict=True):
         wanted = Strategy(tuple(map(tuple, axes)), scatter and (scatter[0], tuple(scatter[1])))
         picks.append(strategies.index(wanted))
-    return traced, request, given(priced, picks, request, document["status"], document["lower_bound_seconds"], choice)
+    return (
+        traced,
+        request,
+        given(priced, [*picks, 0], request, document["status"], document["lower_bound_seconds"], choice),
+    )
 
 
 def _compare(document: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -36,7 +36,9 @@ class Request:
     donated: tuple[bool, ...]
 
 
-def read_request(traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]) -> Request:
+def read_request(
+    traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]
+) -> Request:
     """Spreads pytree prefixes over the leaves and finds the state that goes round.
 
     Raises:
@@ -60,7 +62,9 @@ def make_request(
             raise InvalidSpec(f"donate_argnums names argument {argnum}, {traced.name} takes {len(children)}")
     argnums = tuple(argnum % len(children) for argnum in argnums)
     argument_of = [position for position, child in enumerate(children) for _ in range(child.num_leaves)]
-    ties = tuple(None if spec is not None else tie for spec, tie in zip(out_specs, match_state(traced), strict=True))
+    ties = tuple(
+        None if spec is not None else tie for spec, tie in zip(out_specs, match_state(traced), strict=True)
+    )
     return Request(
         tuple(in_specs),
         tuple(out_specs),
@@ -85,12 +89,17 @@ def spread(prefix: Any, tree: PyTreeDef, what: str) -> tuple[PartitionSpec | Non
         raise InvalidSpec(f"{what} is no pytree prefix of what it describes, {tree}: {error}") from error
     for leaf in leaves:
         if not is_spec(leaf):
-            raise InvalidSpec(f"{what} holds {leaf!r}; give jax.sharding.PartitionSpec, or None to let it be planned")
+            raise InvalidSpec(
+                f"{what} holds {leaf!r}; give jax.sharding.PartitionSpec, or None to let it be planned"
+            )
     return tuple(leaves)
 
 
 def pins(
-    specs: Sequence[PartitionSpec | None], atoms: Sequence[Atom], names: Sequence[str], mesh: Mapping[str, int]
+    specs: Sequence[PartitionSpec | None],
+    atoms: Sequence[Atom],
+    names: Sequence[str],
+    mesh: Mapping[str, int],
 ) -> list[Layout | None]:
     """The layouts that the specs ask for on one mesh."""
     return [
@@ -111,7 +120,9 @@ def constraints(graph: Graph, mesh: Mapping[str, int]) -> dict[Op, PartialLayout
             continue
         sharding, free = op.params["sharding"], op.params["unconstrained_dims"]
         if not isinstance(sharding, NamedSharding):
-            raise InvalidSpec(f"with_sharding_constraint at {op.source} uses {sharding}; use a PartitionSpec or NamedSharding")
+            raise InvalidSpec(
+                f"with_sharding_constraint at {op.source} uses {sharding}; use a PartitionSpec or NamedSharding"
+            )
         spec = PartitionSpec(
             *(None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in sharding.spec)
         )

@@ -28,7 +28,8 @@ class Strategy:
     def layout(self, dims: Dims, result: bool = False) -> Layout:
         """The layout of a value whose dimensions are these factors; of a result, after any scattering."""
         return tuple(
-            tuple(axis for factor in dim for axis in self._on(factor, result and factor == dim[-1])) for dim in dims
+            tuple(axis for factor in dim for axis in self._on(factor, result and factor == dim[-1]))
+            for dim in dims
         )
 
     def _on(self, factor: int, result: bool) -> tuple[str, ...]:
@@ -42,7 +43,11 @@ class Strategy:
 
 
 def enumerate_strategies(
-    sizes: Sequence[int], mesh: Mapping[str, int], values: Sequence[Dims], scatter_onto: Sequence[int], reduced: Sequence[int]
+    sizes: Sequence[int],
+    mesh: Mapping[str, int],
+    values: Sequence[Dims],
+    scatter_onto: Sequence[int],
+    reduced: Sequence[int],
 ) -> tuple[Strategy, ...]:
     """Every way to give each mesh axis to one factor, or to none, that divides evenly and can be written as a spec.
 
@@ -59,7 +64,8 @@ def enumerate_strategies(
     result = []
     for choice in itertools.product(range(-1, len(sizes)), repeat=len(mesh)):
         axes = tuple(
-            tuple(axis for axis, factor in zip(mesh, choice, strict=True) if factor == index) for index in range(len(sizes))
+            tuple(axis for axis, factor in zip(mesh, choice, strict=True) if factor == index)
+            for index in range(len(sizes))
         )
         counts = [shard_count(names, mesh) for names in axes]
         if any(size % count for size, count in zip(sizes, counts, strict=True)):

@@ -19,7 +19,11 @@ def twins(decisions: Decisions) -> tuple[int, ...]:
     """A class for each node; nodes of one class have the same strategies in the same order."""
     labels = _numbered([_signature(node) for node in decisions.nodes])
     links = [
-        ((use.view or decisions.homes[use.value]), use, (use.value.shape, str(use.value.dtype), use.dims, use.view is None))
+        (
+            (use.view or decisions.homes[use.value]),
+            use,
+            (use.value.shape, str(use.value.dtype), use.dims, use.view is None),
+        )
         for use in decisions.edges
         if use.value in decisions.homes
     ]
@@ -30,7 +34,10 @@ def twins(decisions: Decisions) -> tuple[int, ...]:
                 around[use.node].append(("in", kind, home.dims, labels[home.node]))
                 around[home.node].append(("out", kind, home.dims, labels[use.node]))
         labels = _numbered(
-            [(label, tuple(sorted(map(hash, neighbours)))) for label, neighbours in zip(labels, around, strict=True)]
+            [
+                (label, tuple(sorted(map(hash, neighbours))))
+                for label, neighbours in zip(labels, around, strict=True)
+            ]
         )
     return labels
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.decisions import REPLICATED, Decisions, Home, Node, Use
+from planner.decisions import REPLICATED, Decisions, Home, Use
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value
 from planner.grouping import Grouping
 from planner.layout import Layout, PartialLayout
@@ -41,7 +41,10 @@ def decide(
         {**grouping.homes, **{value: home for value in grouping.aliases if (home := collector.home(value))}},
         grouping.members,
         {op: tuple(use and uses[use] for use in operands) for op, operands in collector.operand_uses.items()},
-        {body: tuple(use and uses[use] for use in outputs) for body, outputs in collector.output_uses.items()},
+        {
+            body: tuple(use and uses[use] for use in outputs)
+            for body, outputs in collector.output_uses.items()
+        },
         tuple(uses.values()),
         tuple(ties),
         frozenset(grouping.constant),
@@ -74,7 +77,8 @@ class _Uses:
             elif op.bodies:
                 entering, leaving = grouping.boundaries[op]
                 self.operand_uses[op] = tuple(
-                    self._use(atom, home, weight, body) for atom, home in zip(op.operands, entering, strict=True)
+                    self._use(atom, home, weight, body)
+                    for atom, home in zip(op.operands, entering, strict=True)
                 )
                 inside = weight * op.trips / (len(op.bodies) if op.name == "cond" else 1)
                 for inner, homes in zip(op.bodies, leaving, strict=True):
@@ -83,7 +87,13 @@ class _Uses:
             elif op in grouping.members:
                 index, member = grouping.members[op]
                 self.operand_uses[op] = tuple(
-                    self._use(atom, Home(index, member.dims(pattern)), weight, body, shareable=not member.covers)
+                    self._use(
+                        atom,
+                        Home(index, member.dims(pattern)),
+                        weight,
+                        body,
+                        shareable=member.regathers(pattern),
+                    )
                     for atom, pattern in zip(op.operands, member.rule.operands, strict=True)
                 )
             elif not all(value in grouping.constant for value in op.results) or op.effects:
@@ -96,7 +106,9 @@ class _Uses:
             for atom, home in zip(body.outputs, homes, strict=True)
         )
 
-    def _use(self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False) -> Use | None:
+    def _use(
+        self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False
+    ) -> Use | None:
         root = self.grouping.root(atom)
         if not isinstance(root, Value) or not root.rank:
             return None

@@ -27,7 +27,9 @@ UNFUSED = frozenset(
 )  # fmt: skip
 """Ops that start and end a fused loop on every backend."""
 
-REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce"})
+REDUCTIONS = frozenset(
+    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce"}
+)
 """Ops that end a fused loop but can end one that computes their operand."""
 
 TRANSCENDENTAL = frozenset(
@@ -70,7 +72,9 @@ def flops(op: Op) -> float:
         case "reduce_window_sum" | "reduce_window_max" | "reduce_window_min":
             return float(elements * math.prod(op.params["window_dimensions"]))
         case "sort":
-            return float(elements * max(1.0, math.log2(max(2, _shape(op.operands[0])[op.params["dimension"]]))))
+            return float(
+                elements * max(1.0, math.log2(max(2, _shape(op.operands[0])[op.params["dimension"]])))
+            )
     largest = max([elements, *(math.prod(_shape(atom)) for atom in op.operands)], default=0)
     return float(largest)
 
@@ -83,9 +87,13 @@ def works(graph: Graph, decisions: Decisions) -> Mapping[Op, Work]:
         if op.bodies or all(value in decisions.constant for value in op.results):
             continue
         reads = tuple(
-            position for position, atom in enumerate(op.operands) if isinstance(atom, Value) and atom.rank and atom in stored
+            position
+            for position, atom in enumerate(op.operands)
+            if isinstance(atom, Value) and atom.rank and atom in stored
         )
-        writes = tuple(position for position, value in enumerate(op.results) if value.rank and value in stored)
+        writes = tuple(
+            position for position, value in enumerate(op.results) if value.rank and value in stored
+        )
         transcendentals = math.prod(op.results[0].shape) if op.name in TRANSCENDENTAL else 0
         result[op] = Work(flops(op), float(transcendentals), _dtype(op), reads, writes)
     return result
