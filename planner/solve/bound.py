@@ -6,7 +6,7 @@ the moves below only raise it (sequential tree-reweighted message passing: Kolmo
 Kolmogorov, PAMI 2015). On a tree it reaches the optimum in one pass each way.
 
 Memory enters as a Lagrangian: a byte in row r costs `prices[r] >= 0`, and the bound pays back prices . (limit - base).
-Prices follow the subgradient, which is what the decoded assignment uses above the limit.
+`prices.py` moves them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
 from planner.solve.model import Load, Model
+from planner.solve.prices import FIRST_LEVEL, PriceSteps
 
 PASS_MARGIN = 1.5
 """A pass starts only if this many times the last one's duration is left."""
 
-SHRINK = 0.7
-"""What the price step is multiplied by when a pass did not raise the bound."""
+STALL = 0.02
+"""The bound has stalled when what can be hoped for is less than this part of the gap."""
 
-UNKNOWN_GAP = 0.05
-"""While no assignment is known, the optimum is taken to be this much above the bound, relatively."""
+STALL_PASSES = 16
+"""Without prices: the passes over which the bound must rise by more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,15 @@ class _Arc:
         return least
 
 
+@dataclass(frozen=True, eq=False)
+class _Snapshot:
+    """A reparametrisation and prices, to return to."""
+
+    prices: FloatArray
+    unary: list[FloatArray]
+    messages: list[tuple[FloatArray, FloatArray]]
+
+
 class Dual:
     """A model's reparametrisation and memory prices; `ascend` improves them in place.
 
@@ -56,7 +66,7 @@ class Dual:
 
     def __init__(self, model: Model):
         self.model = model
-        self.prices = model.prices.copy()
+        self.prices = model.prices
         self.unary = [
             costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)
         ]
@@ -69,8 +79,10 @@ class Dual:
         self.possible: list[NDArray[np.bool_]] = [np.ones(costs.size, dtype=bool) for costs in model.costs]
         self.lower_bound = -np.inf
         self.settled = False  # before the first pass, pairs may hold less than nothing
-        self.step = 1.0
         self.pass_seconds = 0.0
+        self.steps = PriceSteps(self.prices)
+        self.best = self._snapshot()
+        self.bounds: list[float] = []
 
     def ascend(self, passes: int, cutoff: float, clock: Clock) -> IntArray | None:
         """Some passes forward and back; the decoded assignment of the last, or None if there was no time for any.
@@ -84,14 +96,25 @@ class Dual:
             if clock.expired or clock.left_seconds < PASS_MARGIN * self.pass_seconds:
                 break
             begun = clock.seconds
+            if self.bounds and self.model.rows:
+                self._reprice(self.decode(), self.bounds[-1])
             self._pass(cutoff, forward=True)
             bound = self._pass(cutoff, forward=False)
-            picks = self.decode()
-            if self.model.rows:
-                self._move_prices(picks, bound, cutoff)
+            self.bounds.append(bound)
             self.lower_bound = max(self.lower_bound, bound)
+            if self.steps.heard(bound):
+                self.best = self._snapshot()
+            picks = self.decode()
             self.pass_seconds = clock.seconds - begun
         return picks
+
+    def stalled(self, cutoff: float) -> bool:
+        """Whether little of the gap to the cutoff can still be closed."""
+        worth = STALL * (cutoff - self.lower_bound)
+        if self.model.rows:
+            # The gap says little while only bad assignments are known.
+            return self.steps.reach < min(worth, STALL * FIRST_LEVEL * abs(self.lower_bound))
+        return len(self.bounds) > STALL_PASSES and self.bounds[-1] - self.bounds[-STALL_PASSES] < worth
 
     def _pass(self, cutoff: float, *, forward: bool) -> float:
         """Each node in order takes what pairs with earlier nodes hold for it, and shares all it has with those ahead."""
@@ -141,27 +164,32 @@ class Dual:
             picks[node] = score.argmin()
         return picks
 
-    def _move_prices(self, picks: IntArray, bound: float, cutoff: float) -> None:
-        """Polyak's step along what the assignment uses above the limit, shortened where the bound no longer rises."""
-        over = self.model.usage(picks) - self.model.limit
-        over[(over < 0) & (self.prices <= 0)] = 0.0
-        length = float(over @ over)
-        if not length:
+    def _reprice(self, picks: IntArray, bound: float) -> None:
+        if self.steps.give_up():
+            self._return_to_best()
             return
-        if bound <= self.lower_bound:
-            self.step *= SHRINK
-        to_close = cutoff - bound if np.isfinite(cutoff) else UNKNOWN_GAP * abs(bound)
-        moved = np.maximum(0.0, self.prices + self.step * to_close / length * over) - self.prices
-        self.prices += moved
+        before = self.prices
+        self.prices = self.steps.propose(self.model.usage(picks) - self.model.limit, bound)
         for node, load in enumerate(self.model.loads):
             if load.spans.size:
-                self.unary[node] = self.unary[node] + _priced(load, moved)
+                self.unary[node] = self.unary[node] + _priced(load, self.prices - before)
+
+    def _snapshot(self) -> _Snapshot:
+        messages = [(arc.own.copy(), arc.others.copy()) for arcs in self.upper for arc in arcs]
+        return _Snapshot(self.prices, list(self.unary), messages)
+
+    def _return_to_best(self) -> None:
+        self.prices, self.unary = self.best.prices, list(self.best.unary)
+        arcs = (arc for arcs in self.upper for arc in arcs)
+        for arc, (own, others) in zip(arcs, self.best.messages, strict=True):
+            arc.own[:], arc.others[:] = own, others
 
     def reparametrised(self, cutoff: float) -> Model:
         """The same model with costs moved so that its parts show what is known of the whole.
 
         Pairs of strategies that are only in assignments worse than the cutoff are forbidden.
         """
+        self._return_to_best()
         least = [float(unary.min()) for unary in self.unary]
         slack = cutoff - self._constant() - sum(least)
         pairs = {}
@@ -174,7 +202,7 @@ class Dual:
         costs = tuple(
             unary - _priced(load, self.prices) for unary, load in zip(self.unary, self.model.loads, strict=True)
         )
-        return replace(self.model, costs=costs, pairs=pairs, prices=self.prices.copy())
+        return replace(self.model, costs=costs, pairs=pairs, prices=self.prices)
 
 
 def _priced(load: Load, prices: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ which the limit can bind. A `Reduction` is a smaller model with the steps that t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,17 +87,6 @@ class Model:
     def without_limit(self) -> Model:
         loads = tuple(Load.nothing(costs.size) for costs in self.costs)
         return replace(self, loads=loads, base=np.zeros(0), prices=np.zeros(0), limit=math.inf)
-
-    def restrict(self, nodes: Sequence[int]) -> Model:
-        """The part of a model without rows that lies within some nodes; they are renumbered in the order given."""
-        index = {node: new for new, node in enumerate(nodes)}
-        return replace(
-            self,
-            costs=tuple(self.costs[node] for node in nodes),
-            pairs={(index[i], index[j]): cost for (i, j), cost in self.pairs.items() if i in index and j in index},
-            loads=tuple(self.loads[node] for node in nodes),
-            offset=0.0,
-        )
 
     @staticmethod
     def from_problem(problem: Problem) -> Model:

@@ -155,13 +155,18 @@ class _Draft:
         return True
 
     def merge_followers(self, node: int) -> bool:
-        merged = False
         for other in self.forbidding(node):
             finite = np.isfinite(self.links[node][other])
-            if (finite.sum(axis=1) == 1).all():
-                self.merge(node, other, finite.argmax(axis=1))
-                merged = True
-        return merged
+            if not (finite.sum(axis=1) == 1).all():
+                continue
+            follows = finite.argmax(axis=1)
+            # Of two that follow each other, the one with fewer links is cheaper to move.
+            if (finite.sum(axis=0) == 1).all() and len(self.links[other]) > len(self.links[node]):
+                self.merge(other, node, np.argsort(follows))
+            else:
+                self.merge(node, other, follows)
+            return True
+        return False
 
     def merge(self, leader: int, follower: int, follows: IntArray) -> None:
         """The follower picks `follows[pick of the leader]`; the leader takes over all it costs and needs."""

@@ -107,7 +107,9 @@ class _Walk:
     def left_by_others(self, node: int) -> FloatArray:
         """For each span of a node's load, how far the other nodes' usage is above the limit there; negative if below."""
         load = self.model.loads[node]
-        peaks = np.array([self.usage[first:last].max() for first, last in load.spans])
+        edges = load.spans.ravel()
+        # The maxima between edges are of spans and gaps in turn; without the last edge where that is the end.
+        peaks = np.maximum.reduceat(self.usage, edges[: -1 if edges[-1] == self.usage.size else None])[::2]
         return peaks - load.usage[:, self.picks[node]] - self.model.limit
 
     def set(self, node: int, pick: int) -> None:

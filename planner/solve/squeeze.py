@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx as nx
 import numpy as np
@@ -32,11 +32,6 @@ PASSES = 8
 
 ROUND_SHRINKS = 0.85
 """A new round starts when at most this part of the strategies is left."""
-
-STALL = 0.02
-"""The dual has stalled when a batch of passes closes less than this part of the gap."""
-
-STALLED_BATCHES = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,28 +82,33 @@ def squeeze_apart(model: Model, start: IntArray | None, offer: Offer, clock: Clo
     """As `squeeze`, for a model without rows, each connected part by itself."""
     picks = np.array([costs.argmin() for costs in model.costs], dtype=np.int64) if start is None else start.copy()
     lower_bound = model.offset
-    methods = []
-    for nodes in _parts(model):
-
-        def offer_part(found: IntArray, nodes: list[int] = nodes) -> None:
-            picks[nodes] = found
-            offer(picks.copy())
-
-        outcome = squeeze(model.restrict(nodes), picks[nodes], math.inf, offer_part, clock, seed)
-        lower_bound += outcome.lower_bound
-        if outcome.picks is not None:
-            picks[nodes] = outcome.picks
-        methods.append(outcome.method)
-    offer(picks.copy())
-    return Outcome(picks, model.cost(picks), lower_bound, "+".join(sorted(set(methods))) or "presolve")
+    methods = set()
+    try:
+        for nodes, part in _parts(model):
+            outcome = squeeze(part, picks[nodes], math.inf, lambda found: None, clock, seed)
+            lower_bound += outcome.lower_bound
+            if outcome.picks is not None:
+                picks[nodes] = outcome.picks
+            methods.add(outcome.method)
+    finally:  # Ctrl-C keeps the parts that are done
+        offer(picks.copy())
+    return Outcome(picks, model.cost(picks), lower_bound, "+".join(sorted(methods)) or "presolve")
 
 
-def _parts(model: Model) -> Iterator[list[int]]:
+def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:
+    """The nodes of each connected part, and the part as a model of its own."""
     graph = nx.Graph()
     graph.add_nodes_from(range(len(model.costs)))
     graph.add_edges_from(model.pairs)
-    for part in nx.connected_components(graph):
-        yield sorted(part)
+    for members in nx.connected_components(graph):
+        nodes = sorted(members)
+        index = {node: new for new, node in enumerate(nodes)}
+        pairs = {
+            (index[i], index[j]): model.pairs[i, j] for i in nodes for j in sorted(graph[i]) if i < j
+        }
+        costs = tuple(model.costs[node] for node in nodes)
+        loads = tuple(model.loads[node] for node in nodes)
+        yield nodes, replace(model, costs=costs, pairs=pairs, loads=loads, offset=0.0)
 
 
 class _State:
@@ -197,9 +197,7 @@ class _State:
     def ascend(self, dual: Dual, clock: Clock) -> None:
         """Raises the bound and takes what it decodes, until much can be pruned, the gap is closed or nothing moves."""
         search = Search(dual.model)
-        stalled = 0
-        while stalled < STALLED_BATCHES and not self.closed:
-            gap = self.ceiling - self.lower_bound
+        while not self.closed and not dual.stalled(self.ceiling):
             picks = dual.ascend(PASSES, self.prune_above, clock)
             if picks is None:
                 return
@@ -211,7 +209,6 @@ class _State:
                 self.take_reduced(found)
             if sum(int(possible.sum()) for possible in dual.possible) <= ROUND_SHRINKS * dual.model.strategies:
                 return
-            stalled = stalled + 1 if self.ceiling - self.lower_bound > (1 - STALL) * gap else 0
 
     def program(self, model: Model, clock: Clock, seed: int) -> str:
         known = self.projected()
