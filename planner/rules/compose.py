@@ -1,7 +1,8 @@
-"""One sharding rule for a chain of ops: the factors of all ops, united where one op's result is the next one's operand.
+"""One sharding rule for a chain of ops: their factors, united where one op's result is the next's operand.
 
-A factor that two ops treat differently takes the stricter role, in the order of `Role`. A factor cannot be united with two
-others at once, so ``i`` of size 32 that meets ``a b`` of sizes 4 and 8 is first split into two.
+A factor that two ops treat differently takes the stricter role, in the order of `Role`. A factor cannot be
+united with two others at once, so ``i`` of size 32 that meets ``a b`` of sizes 4 and 8 is first split into
+two.
 """
 
 from __future__ import annotations
@@ -49,38 +50,41 @@ class Factors:
             self._roles[factor] = Role.WHOLE
 
     def parts(self, factors: Iterable[Factor]) -> list[Factor]:
-        """What these have become by uniting and splitting."""
+        """What these have become by uniting and splitting; those of size one are left out."""
         result = []
         for factor in factors:
             while factor in self._same_as:
                 factor = self._same_as[factor]
-            result.extend(self.parts(self._parts[factor]) if factor in self._parts else [factor])
+            if factor in self._parts:
+                result.extend(self.parts(self._parts[factor]))
+            elif self._sizes[factor] > 1:
+                result.append(factor)
         return result
 
     def unite(self, left: Iterable[Factor], right: Iterable[Factor]) -> None:
-        """Two lists of factors are the same dimension; what cannot be matched stays whole."""
-        lefts, rights = self.parts(left)[::-1], self.parts(right)[::-1]
-        while lefts and rights:
-            one, other = lefts.pop(), rights.pop()
-            if one == other:
-                continue
-            small, large = sorted((one, other), key=self._sizes.__getitem__)
-            if self._sizes[small] == self._sizes[large]:
-                self._roles[small] = max(self._roles[small], self._roles[large])
-                self._same_as[large] = small
-            elif self._sizes[large] % self._sizes[small] == 0:
-                major, minor = self._split(large, self._sizes[small])
-                lefts.extend([minor, major] if large == one else [one])
-                rights.extend([minor, major] if large == other else [other])
-            else:
-                self.whole([one, other])
-                break
-        self.whole([*lefts, *rights])
+        """Two lists of factors are the same dimension; what cannot be matched, major first, stays whole."""
+        lefts, rights = self.parts(left), self.parts(right)
+        if not lefts or not rights:
+            self.whole([*lefts, *rights])
+            return
+        small, large = sorted((lefts[0], rights[0]), key=self._sizes.__getitem__)
+        if self._sizes[large] % self._sizes[small]:
+            self.whole([*lefts, *rights])
+        elif self._sizes[large] > self._sizes[small]:
+            self._split(large, self._sizes[small])
+            self.unite(lefts, rights)
+        else:
+            self._merge(small, large)
+            self.unite(lefts[1:], rights[1:])
 
-    def _split(self, factor: Factor, major_size: int) -> tuple[Factor, Factor]:
+    def _merge(self, one: Factor, other: Factor) -> None:
+        if one != other:
+            self._roles[one] = max(self._roles[one], self._roles[other])
+            self._same_as[other] = one
+
+    def _split(self, factor: Factor, major_size: int) -> None:
         role = self._roles[factor]
         self._parts[factor] = self.new(major_size, role), self.new(self._sizes[factor] // major_size, role)
-        return self._parts[factor]
 
     def rule(
         self,
@@ -112,8 +116,9 @@ class Factors:
     def _unusable(self, operands: Sequence[FactorDims], results: Sequence[FactorDims]) -> set[Factor]:
         """Factors that cannot be sharded because of where they are.
 
-        Twice in one array, one mesh axis would be needed twice. Neither in a result nor reduced, the op needs the whole
-        dimension. Reduced and in a result too (softmax), the collective is inside and a rule cannot say so.
+        Twice in one array, one mesh axis would be needed twice. Neither in a result nor reduced, the op needs
+        the whole dimension. Reduced and in a result too (softmax), the collective is inside and a rule cannot
+        say so.
         """
         in_results = {factor for dims in results for dim in dims for factor in dim}
         return {

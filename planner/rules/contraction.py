@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend.core import primitives as p
 
 from planner.rules.registry import register
-from planner.rules.rule import Aval, DimSpec, ShardingRule
+from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 
 _DotDims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -43,32 +43,48 @@ def _convolution(
     batch_group_count: int,
     **params: Any,
 ) -> ShardingRule:
-    """``batch in spatial, out in window -> batch out spatial``, the dimensions in the order that the params say.
+    """``batch in spatial, out in window -> batch out spatial``, in the order that the dimension numbers say.
 
-    Groups tie batch or features of one array to both features of another in blocks; those dimensions stay whole.
+    Of grouped convolutions only the depthwise ones, and the gradients of their kernels, have something to
+    shard. XLA gathers the others whatever is sharded, and gives wrong numbers where a contraction within
+    batch groups is.
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
-    lhs: list[DimSpec] = [None] * len(lhs_spec)
-    rhs: list[DimSpec] = [None] * len(rhs_spec)
-    out: list[DimSpec] = [None] * len(out_spec)
-    if batch_group_count == 1:
-        lhs[lhs_spec[0]] = out[out_spec[0]] = "batch"
-    if feature_group_count == 1:
-        lhs[lhs_spec[1]] = rhs[rhs_spec[1]] = "in"
-        if batch_group_count == 1:
-            rhs[rhs_spec[0]] = out[out_spec[1]] = "out"
+    image_batch, image_features = (operands[0].shape[axis] for axis in lhs_spec[:2])
+    kernel_features = operands[1].shape[rhs_spec[0]]
+    lhs: tuple[DimSpec, DimSpec]
+    rhs: tuple[DimSpec, DimSpec]
+    out: tuple[DimSpec, DimSpec]
+    if feature_group_count == batch_group_count == 1:
+        lhs, rhs, out = ("batch", "in"), ("out", "in"), ("batch", "out")
+    elif feature_group_count == image_features:
+        channels = ("channel", "multiplier")
+        lhs, rhs, out = ("batch", "channel"), (channels, None), ("batch", channels)
+    elif batch_group_count == image_batch == kernel_features:
+        lhs, rhs, out = ("channel", None), ("channel", None), (None, "channel")
+    else:
+        return replicated([a.shape for a in operands], [a.shape for a in results])
     halos = _halos(operands, results, dimension_numbers, **params)
-    for spatial in halos:
-        axis = int(spatial.removeprefix("s")) + 2
-        lhs[lhs_spec[axis]] = out[out_spec[axis]] = spatial
+    if feature_group_count == 1 and kernel_features > 1:
+        # Together with sharded output features, XLA gives wrong numbers for windows across borders.
+        halos = {axis: halo for axis, halo in halos.items() if halo == 0}
+    spatial = [f"s{axis}" if axis in halos else None for axis in range(len(lhs_spec) - 2)]
     return ShardingRule.of(
         operands,
         results,
-        [lhs, rhs],
-        [out],
-        reduce=["in"] if feature_group_count == 1 else [],
-        permute={spatial: halo for spatial, halo in halos.items() if halo > 0},
+        [_placed(lhs_spec, *lhs, *spatial), _placed(rhs_spec, *rhs)],
+        [_placed(out_spec, *out, *spatial)],
+        reduce=["in"] if "in" in lhs else [],
+        permute={f"s{axis}": halo for axis, halo in halos.items() if halo > 0},
     )
+
+
+def _placed(spec: Sequence[int], *dims: DimSpec) -> list[DimSpec]:
+    """The first dimensions of a convolution's operand, in the usual order, where its spec has them."""
+    result: list[DimSpec] = [None] * len(spec)
+    for axis, dim in zip(spec, dims, strict=False):
+        result[axis] = dim
+    return result
 
 
 def _halos(
@@ -76,22 +92,26 @@ def _halos(
     results: Sequence[Aval],
     dimension_numbers: lax.ConvDimensionNumbers,
     *,
+    padding: Sequence[tuple[int, int]],
     window_strides: Sequence[int],
     lhs_dilation: Sequence[int],
     rhs_dilation: Sequence[int],
     **params: Any,
-) -> dict[str, int]:
+) -> dict[int, int]:
     """The spatial dimensions that may be sharded, and how many elements cross each border.
 
-    That is where each shard of the result needs the same shard of the operand and a few neighbours: stride one, no
-    dilation, size kept, and a window of at most a quarter of the dimension. A larger window is the gradient of the kernel,
-    where the "window" is the whole image; a halo would reach past the neighbour.
+    That is where each shard of the result needs the same shard of the operand and a few neighbours: stride
+    one, no dilation, size kept, and a window of at most a quarter of the dimension. A larger window is the
+    gradient of a kernel, where the "window" is the whole image; XLA gives wrong numbers for that on sharded
+    spatial dimensions.
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
+    steps = zip(window_strides, lhs_dilation, rhs_dilation, strict=True)
     halos = {}
-    for i, steps in enumerate(zip(window_strides, lhs_dilation, rhs_dilation, strict=True)):
-        size = operands[0].shape[lhs_spec[i + 2]]
-        window = operands[1].shape[rhs_spec[i + 2]]
-        if steps == (1, 1, 1) and results[0].shape[out_spec[i + 2]] == size and 4 * (window - 1) <= size:
-            halos[f"s{i}"] = window - 1
+    for axis, (step, pads) in enumerate(zip(steps, padding, strict=True)):
+        size = operands[0].shape[lhs_spec[axis + 2]]
+        halo = operands[1].shape[rhs_spec[axis + 2]] - 1
+        kept = results[0].shape[out_spec[axis + 2]] == size and min(pads) >= 0
+        if step == (1, 1, 1) and kept and 4 * halo <= size:
+            halos[axis] = halo
     return halos

@@ -8,7 +8,6 @@ from typing import Any
 from jax import lax
 from jax.extend.core import primitives as p
 
-from planner._jax_compat import optional_primitives
 from planner.rules.registry import register
 from planner.rules.rule import Aval, DimSpec, ShardingRule
 
@@ -22,55 +21,66 @@ def _gather(
     slice_sizes: Sequence[int],
     **params: Any,
 ) -> ShardingRule:
-    """``v d, b _ -> b d`` for rows of a table, the rows a reduction: who has the row gives it, the others give zeros.
+    """``v d, b _ -> b d`` for rows of a table, the rows a reduction: who has the row gives it, the others
+    give zeros.
 
-    Dimensions that are taken whole pass through, as do those of the indices; a dimension that indices look into passes
-    only if it is the only one and single elements are taken. Batching dimensions are shared by all three arrays.
+    Dimensions that are taken whole pass through, as do those of the indices. Dimensions that the indices look
+    into are reductions where a single element is taken along each; where a range is taken along any, they
+    stay whole. Batching dimensions are shared by all three arrays.
     """
     table, indices = operands
     numbers = dimension_numbers
     table_dims: list[DimSpec] = [None] * len(table.shape)
     index_dims: list[DimSpec] = [*(f"i{axis}" for axis in range(len(indices.shape) - 1)), None]
-    for axis, index_axis in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+    for axis, index_axis in zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    ):
         table_dims[axis] = index_dims[index_axis]
     offsets = _slice_axes(len(table.shape), numbers.collapsed_slice_dims, numbers.operand_batching_dims)
     for axis in offsets:
         if slice_sizes[axis] == table.shape[axis]:
             table_dims[axis] = f"t{axis}"
-    reduced = _looked_up(numbers.start_index_map, numbers.collapsed_slice_dims)
-    if reduced is not None:
-        table_dims[reduced] = f"t{reduced}"
+    single = set(numbers.start_index_map) == set(numbers.collapsed_slice_dims)
+    looked_up = numbers.collapsed_slice_dims if single else ()
+    for axis in looked_up:
+        table_dims[axis] = f"t{axis}"
     return ShardingRule.of(
         operands,
         results,
         [table_dims, index_dims],
-        [_interleave(len(results[0].shape), numbers.offset_dims, [table_dims[a] for a in offsets], index_dims[:-1])],
-        reduce=[] if reduced is None else [f"t{reduced}"],
+        [
+            _interleave(
+                len(results[0].shape), numbers.offset_dims, [table_dims[a] for a in offsets], index_dims[:-1]
+            )
+        ],
+        reduce=[f"t{axis}" for axis in looked_up],
     )
 
 
-# A sum over updates that are spread over devices is a sum over the devices; of the others XLA gathers the updates.
-@register(p.scatter_add_p, *optional_primitives("scatter_sub_p"))
-def _scatter_sum(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
-    return _scatter(operands, results, sums=True, **params)
+@register(p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
+def _scatter_reduce(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
+    """Updates that are spread over devices are combined by an all-reduce of the whole result."""
+    return _scatter(operands, results, reduces=True, **params)
 
 
-@register(p.scatter_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
-def _scatter_whole(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
-    return _scatter(operands, results, sums=False, **params)
+@register(p.scatter_p, lax.scatter_sub_p)
+def _scatter_in_order(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
+    """Where the order of updates matters (and for differences, which have no all-reduce) XLA gathers them."""
+    return _scatter(operands, results, reduces=False, **params)
 
 
 def _scatter(
     operands: Sequence[Aval],
     results: Sequence[Aval],
     *,
-    sums: bool,
+    reduces: bool,
     dimension_numbers: lax.ScatterDimensionNumbers,
     **params: Any,
 ) -> ShardingRule:
     """``v d, b _, b d -> v d``, the transpose of a gather.
 
-    Rows pass through: each device writes those that it has. The indices' dimensions are a reduction or stay whole.
+    Rows pass through: each device writes those that it has. The indices' dimensions are a reduction or stay
+    whole.
     """
     table, indices, updates = operands
     numbers = dimension_numbers
@@ -96,8 +106,8 @@ def _scatter(
         results,
         [table_dims, index_dims, update_dims],
         [table_dims],
-        reduce=spread if sums else (),
-        replicate=() if sums else spread,
+        reduce=spread if reduces else (),
+        replicate=() if reduces else spread,
     )
 
 
@@ -106,14 +116,9 @@ def _slice_axes(rank: int, collapsed: Sequence[int], batching: Sequence[int]) ->
     return [axis for axis in range(rank) if axis not in collapsed and axis not in batching]
 
 
-def _looked_up(start_index_map: Sequence[int], collapsed: Sequence[int]) -> int | None:
-    """The one dimension that indices look into, where single elements of it are taken."""
-    return start_index_map[0] if len(start_index_map) == 1 and tuple(collapsed) == tuple(start_index_map) else None
-
-
 def _interleave(
     rank: int, at: Sequence[int], slice_dims: Sequence[DimSpec], batch_dims: Sequence[DimSpec]
 ) -> list[DimSpec]:
-    """The dimensions of looked-up rows: a slice's at the positions `at`, the indices' at all others, in order."""
+    """The dimensions of looked-up rows: a slice's at the positions `at`, the indices' at the others."""
     slices, batches = iter(slice_dims), iter(batch_dims)
     return [next(slices) if axis in at else next(batches) for axis in range(rank)]

@@ -14,8 +14,9 @@ from planner.rules.rule import Aval, DimSpec, ShardingRule
 
 
 @register(
-    p.cholesky_p, linalg.cholesky_update_p, p.eig_p, p.eigh_p, p.hessenberg_p, p.householder_product_p, p.lu_p,
-    linalg.ormqr_p, p.qr_p, p.schur_p, p.svd_p, linalg.symmetric_product_p, p.triangular_solve_p, p.tridiagonal_p,
+    p.cholesky_p, linalg.cholesky_update_p, p.eig_p, p.eigh_p, p.hessenberg_p, p.householder_product_p,
+    p.lu_p, linalg.ormqr_p, p.qr_p, p.schur_p, p.svd_p, linalg.symmetric_product_p, p.triangular_solve_p,
+    p.tridiagonal_p,
 )  # fmt: skip
 def _matrices(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
     """The batch dimensions of the first operand, a stack of matrices, pass through in all arrays.

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jax.extend.core import primitives as p
 
 from planner.rules.elementwise import dim_names
+from planner.rules.pattern import Shape
 from planner.rules.registry import register
-from planner.rules.rule import Aval, DimSpec, Shape, ShardingRule, replicated
+from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 
 
-@register(p.reduce_sum_p, p.reduce_prod_p, p.reduce_max_p, p.reduce_min_p, p.reduce_and_p, p.reduce_or_p)
-def _reduce(operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any) -> ShardingRule:
+@register(p.reduce_sum_p, p.reduce_prod_p, p.reduce_max_p, p.reduce_min_p)
+def _reduce(
+    operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any
+) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
     return ShardingRule.of(
         operands, results, [names], [_without(names, axes)], reduce=[names[axis] for axis in axes]
     )
 
 
-# No all-reduce has the computation of these (an index beside a value, any function, exclusive or): XLA gathers.
+# Of two values with their indices there is no all-reduce, and of exclusive ors none either.
 @register(p.argmax_p, p.argmin_p, p.reduce_xor_p)
 def _reduce_whole(
     operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any
@@ -29,6 +33,13 @@ def _reduce_whole(
     return ShardingRule.of(
         operands, results, [names], [_without(names, axes)], replicate=[names[axis] for axis in axes]
     )
+
+
+@register(p.reduce_and_p, p.reduce_or_p)
+def _reduce_logical(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
+    """Truth values can be all-reduced; XLA's CPU compiler refuses to for the bits of integers."""
+    reduce = _reduce if operands[0].dtype == np.bool_ else _reduce_whole
+    return reduce(operands, results, **params)
 
 
 @register(p.reduce_p)
@@ -48,13 +59,17 @@ def _reduce_any(
 
 
 @register(p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p)
-def _cumulative(operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any) -> ShardingRule:
+def _cumulative(
+    operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any
+) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
     return ShardingRule.of(operands, results, [names], [names], replicate=[names[axis]])
 
 
 @register(p.sort_p)
-def _sort(operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any) -> ShardingRule:
+def _sort(
+    operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any
+) -> ShardingRule:
     """Several arrays are ordered together by the first of them."""
     names = dim_names(len(operands[0].shape))
     count = len(operands)
@@ -70,24 +85,24 @@ def _approx_top_k(
     return ShardingRule.of(operands, results, [names], [names] * 2)
 
 
-# XLA's CPU partitioner gathers the operands of both whichever dimension is sharded; and it aborts the process on a
-# complex transform whose last dimension has fewer elements per shard than there are shards.
+# XLA's CPU partitioner gathers the operands of both whichever dimension is sharded; and it aborts the process
+# on a complex transform whose last dimension has fewer elements per shard than there are shards.
 @register(p.top_k_p, p.fft_p)
 def _whole(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
     return replicated([a.shape for a in operands], [a.shape for a in results])
 
 
 @register(
-    p.reduce_window_p, p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p, p.select_and_gather_add_p,
-    p.select_and_scatter_p, p.select_and_scatter_add_p,
+    p.reduce_window_p, p.reduce_window_sum_p, p.reduce_window_max_p, p.reduce_window_min_p,
+    p.select_and_gather_add_p, p.select_and_scatter_p, p.select_and_scatter_add_p,
 )  # fmt: skip
 def _window(
     operands: Sequence[Aval], results: Sequence[Aval], *, window_dimensions: Shape, **params: Any
 ) -> ShardingRule:
     """Dimensions without a window pass through; the others stay whole.
 
-    XLA's partitioner gives wrong numbers for the gradient of max pooling (select_and_scatter) on a sharded dimension whose
-    window reaches over a border, so no window is ever split.
+    XLA's partitioner gives wrong numbers for the gradient of max pooling (select_and_scatter) on a sharded
+    dimension whose window reaches over a border, so no window is ever split.
     """
     rank = len(window_dimensions)
     arrays = [a.shape for a in (*operands, *results) if len(a.shape) == rank]
@@ -96,7 +111,10 @@ def _window(
         for axis, window in enumerate(window_dimensions)
     ]
     return ShardingRule.of(
-        operands, results, [dims if a.shape else [] for a in operands], [dims if a.shape else [] for a in results]
+        operands,
+        results,
+        [dims if a.shape else [] for a in operands],
+        [dims if a.shape else [] for a in results],
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 from jax.extend.core import Primitive
 
-from planner.rules.rule import Aval, Shape, ShardingRule, replicated
+from planner.rules.pattern import Shape
+from planner.rules.rule import Aval, ShardingRule, replicated
 from planner.rules.shardy import shardy_rule
 
 RuleFn: TypeAlias = Callable[..., ShardingRule]
@@ -34,7 +35,9 @@ def register(*primitives: Primitive) -> Callable[[RuleFn], RuleFn]:
     def add(rule_fn: RuleFn) -> RuleFn:
         for primitive in primitives:
             if primitive in _RULES:
-                raise ValueError(f"primitive '{primitive}' has a sharding rule already: {_RULES[primitive].__qualname__}")
+                raise ValueError(
+                    f"primitive '{primitive}' has a sharding rule already: {_RULES[primitive].__qualname__}"
+                )
             _RULES[primitive] = rule_fn
         return rule_fn
 
@@ -75,8 +78,8 @@ def rule_for(
 ) -> tuple[ShardingRule, Origin]:
     """The sharding rule of one equation, and where it came from.
 
-    The registry's own rule first, then the one that Shardy gives for what the equation lowers to. Where neither knows,
-    everything is replicated, which is always correct and never fast: the caller should warn.
+    The registry's own rule first, then the one that Shardy gives for what the equation lowers to. Where
+    neither knows, everything is replicated, which is always correct and never fast: the caller should warn.
 
     Raises ``ValueError`` where a registered rule does not fit the equation's shapes.
     """
@@ -85,7 +88,9 @@ def rule_for(
             rule = rule_fn(operand_avals, result_avals, **params)
             rule.check(_shapes(operand_avals), _shapes(result_avals))
         except ValueError as error:
-            raise ValueError(f"the sharding rule registered for primitive '{primitive}' does not fit: {error}") from error
+            raise ValueError(
+                f"the sharding rule registered for primitive '{primitive}' does not fit: {error}"
+            ) from error
         return rule, "registry"
     if rule_or_none := shardy_rule(primitive, operand_avals, result_avals, params):
         return rule_or_none, "shardy"

@@ -1,13 +1,14 @@
 """What a sharding rule is: which dimensions of an op's operands and results correspond.
 
-A rule names *factors*. A factor is a range of indices that runs through some dimensions of some operands and results;
-sharding a factor shards every dimension that it appears in. In ``m k, k n -> m n`` all three factors may be sharded: ``m``
-and ``n`` pass through, ``k`` is a reduction, after which the devices' results must be summed.
+A rule names *factors*. A factor is a range of indices that runs through some dimensions of some operands and
+results; sharding a factor shards every dimension that it appears in. In ``m k, k n -> m n`` all three factors
+may be sharded: ``m`` and ``n`` pass through, ``k`` is a reduction, after which the devices' results must be
+summed.
 
 A factor is one of
 
 - *pass-through*: sharding it costs nothing inside the op. The default.
-- *reduction*: contracted; when it is sharded, the results are summed (or maximised, ...) over it: an all-reduce.
+- *reduction*: contracted; sharded, it takes an all-reduce that sums (or maximises, ...) the results over it.
 - *need-replication*: it cannot be sharded; whoever has it sharded must gather it first.
 - *permutation*: it may be sharded, and neighbours exchange a halo (a convolution's spatial dimension).
 
@@ -17,15 +18,12 @@ The words and the idea are Shardy's. A rule sees shapes, never a mesh, a cost or
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-Shape: TypeAlias = tuple[int, ...]
-Dim: TypeAlias = tuple[str, ...]
-"""The factors of one dimension, major first; empty for a dimension that is never sharded."""
-Dims: TypeAlias = tuple[Dim, ...]
+from planner.rules.pattern import Dim, Dims, Shape, expand_ellipsis, parse_pattern, render
+
 DimSpec: TypeAlias = str | Sequence[str] | None
 """One dimension as rules write it: a factor, several factors (major first), or None for never sharded."""
 
@@ -59,14 +57,18 @@ class ShardingRule:
     reduction: frozenset[str] = frozenset()
     replication: frozenset[str] = frozenset()
     permutation: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Halo factors: how many elements along the dimension cross a border between shards, both sides together."""
+    """Halo factors, each with the elements along it that cross a border of shards, both sides together."""
 
     def __post_init__(self) -> None:
         roles = [*self.reduction, *self.replication, *self.permutation]
         if unknown := sorted(set(roles) - set(self.sizes)):
-            raise ValueError(f"sharding rule {self}: {_names(unknown)} has a role but is in no operand or result")
+            raise ValueError(
+                f"sharding rule {self}: {_names(unknown)} has a role but is in no operand or result"
+            )
         if twice := sorted({f for f in roles if roles.count(f) > 1}):
-            raise ValueError(f"sharding rule {self}: {_names(twice)} has more than one of reduce, replicate, permute")
+            raise ValueError(
+                f"sharding rule {self}: {_names(twice)} has more than one of reduce, replicate, permute"
+            )
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -92,16 +94,16 @@ class ShardingRule:
 
         - ``m k, k n -> m n``: arrays are parted by commas, dimensions by spaces; a scalar is left empty.
         - ``(i j) k -> i j k``: a compound dimension, major factor first.
-        - ``_`` or ``1``: a dimension that is never sharded. A dimension of size one never is, whatever its name.
+        - ``_`` or ``1``: a dimension that is never sharded. One of size one never is, whatever its name.
         - ``... k -> ...``: any number of leading dimensions, aligned from the right as in NumPy broadcasting.
 
         Raises ``ValueError`` if the pattern cannot be read or does not fit the shapes.
         """
-        operands, results = _parse_pattern(pattern, len(operand_shapes), len(result_shapes))
+        operands, results = parse_pattern(pattern, len(operand_shapes), len(result_shapes))
         try:
             return _from_dims(
-                [_expand(dims, shape) for dims, shape in zip(operands, operand_shapes, strict=True)],
-                [_expand(dims, shape) for dims, shape in zip(results, result_shapes, strict=True)],
+                [expand_ellipsis(dims, shape) for dims, shape in zip(operands, operand_shapes, strict=True)],
+                [expand_ellipsis(dims, shape) for dims, shape in zip(results, result_shapes, strict=True)],
                 operand_shapes,
                 result_shapes,
                 reduce.split(),
@@ -151,9 +153,13 @@ class ShardingRule:
                 _check_array(f"{kind} {index}", dims, shape, self.sizes)
 
     def __str__(self) -> str:
-        arrays = [", ".join(map(_render, side)) for side in (self.operands, self.results)]
+        arrays = [", ".join(map(render, side)) for side in (self.operands, self.results)]
         halos = (f"{factor} by {elements}" for factor, elements in self.permutation.items())
-        roles = {"reduce": sorted(self.reduction), "replicate": sorted(self.replication), "permute": sorted(halos)}
+        roles = {
+            "reduce": sorted(self.reduction),
+            "replicate": sorted(self.replication),
+            "permute": sorted(halos),
+        }
         notes = "; ".join(f"{role}: {' '.join(names)}" for role, names in roles.items() if names)
         return " -> ".join(arrays) + (f" {{{notes}}}" if notes else "")
 
@@ -177,61 +183,67 @@ def _from_dims(
     permute: Mapping[str, int],
     given_sizes: Mapping[str, int],
 ) -> ShardingRule:
-    """Infer factor sizes from shapes, drop what has size one, and check the rest."""
-    sides = (("operand", operands, operand_shapes), ("result", results, result_shapes))
-    for kind, arrays, shapes in sides:
-        for index, (dims, shape) in enumerate(zip(arrays, shapes, strict=True)):
-            if len(dims) != len(shape):
-                raise ValueError(f"{kind} {index} has shape {shape}, but {len(dims)} dimensions are named for it")
+    """Infer the sizes of factors from shapes, drop those of size one, and check the rest."""
     located = [
-        (f"dimension {axis} of {kind} {index}", dim, size)
-        for kind, arrays, shapes in sides
-        for index, (dims, shape) in enumerate(zip(arrays, shapes, strict=True))
-        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True))
+        *_located("operand", operands, operand_shapes),
+        *_located("result", results, result_shapes),
     ]
-    mentioned = dict.fromkeys(factor for _, dim, _ in located for factor in dim)
-    roles = [*reduce, *replicate, *permute]
-    if unknown := sorted(set(roles) - set(mentioned)):
-        raise ValueError(f"{_names(unknown)} has a role but is in no operand or result")
     all_sizes = _infer_sizes(located, given_sizes)
-    sizes = {factor: all_sizes[factor] for factor in mentioned if all_sizes[factor] != 1}
+    sizes = {factor: size for factor, size in all_sizes.items() if size > 1}
 
     def sharded(dims: Sequence[Dim], shape: Shape) -> Dims:
         return tuple(
-            tuple(f for f in dim if f in sizes) if size != 1 else () for dim, size in zip(dims, shape, strict=True)
+            tuple(factor for factor in dim if factor in sizes) if size > 1 else ()
+            for dim, size in zip(dims, shape, strict=True)
         )
+
+    def kept(factors: Iterable[str]) -> frozenset[str]:
+        if unknown := sorted(set(factors) - all_sizes.keys()):
+            raise ValueError(f"{_names(unknown)} has a role but is in no operand or result")
+        return frozenset(factors).intersection(sizes)
 
     rule = ShardingRule(
         operands=tuple(map(sharded, operands, operand_shapes)),
         results=tuple(map(sharded, results, result_shapes)),
         sizes=sizes,
-        reduction=frozenset(reduce) & sizes.keys(),
-        replication=frozenset(replicate) & sizes.keys(),
-        permutation={f: halo for f, halo in permute.items() if f in sizes},
+        reduction=kept(reduce),
+        replication=kept(replicate),
+        permutation={factor: permute[factor] for factor in sorted(kept(permute))},
     )
     rule.check(operand_shapes, result_shapes)
     return rule
 
 
+def _located(
+    kind: str, arrays: Sequence[Sequence[Dim]], shapes: Sequence[Shape]
+) -> Iterator[tuple[str, Dim, int]]:
+    """Every dimension: where it is, its factors, its size."""
+    for index, (dims, shape) in enumerate(zip(arrays, shapes, strict=True)):
+        if len(dims) != len(shape):
+            raise ValueError(f"{kind} {index} has shape {shape}, but {len(dims)} dimensions are named for it")
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            yield f"dimension {axis} of {kind} {index}", dim, size
+
+
 def _infer_sizes(located: Sequence[tuple[str, Dim, int]], given: Mapping[str, int]) -> dict[str, int]:
-    """The size of each factor: told by the dimensions that it has to itself, else by division of compound ones."""
+    """The size of each factor, from the dimensions that it has to itself, else by dividing compound ones."""
     sizes = dict(given)
     for where, dim, size in located:
-        if len(dim) != 1:
-            continue
-        known = sizes.get(dim[0], 1)
-        if 1 not in (known, size) and known != size:
-            raise ValueError(f"factor '{dim[0]}' has size {known}, but {where} has {size}")
-        sizes[dim[0]] = max(known, size)
-    compounds = [(dim, size) for _, dim, size in located if len(dim) > 1 and size != 1]
+        if len(dim) == 1:
+            known = sizes.get(dim[0], 1)
+            if 1 not in (known, size) and known != size:
+                raise ValueError(f"factor '{dim[0]}' has size {known}, but {where} has size {size}")
+            sizes[dim[0]] = max(known, size)
+    compounds = [(dim, size) for _, dim, size in located if len(dim) > 1 and size > 1]
     for _ in compounds:  # each round settles at least one compound dimension, or none can be
         for dim, size in compounds:
             unknown = [factor for factor in dim if factor not in sizes]
             if len(unknown) == 1:
                 sizes[unknown[0]] = size // math.prod(sizes.get(factor, 1) for factor in dim)
-    if unsettled := sorted({factor for _, dim, _ in located for factor in dim} - sizes.keys()):
-        raise ValueError(f"the sizes of {_names(unsettled)} do not follow from the shapes")
-    return sizes
+    mentioned = dict.fromkeys(factor for _, dim, _ in located for factor in dim)
+    if unsettled := sorted(mentioned.keys() - sizes.keys()):
+        raise ValueError(f"the size of {_names(unsettled)} does not follow from the shapes")
+    return {factor: sizes[factor] for factor in mentioned}
 
 
 def _check_array(where: str, dims: Dims, shape: Shape, sizes: Mapping[str, int]) -> None:
@@ -243,60 +255,10 @@ def _check_array(where: str, dims: Dims, shape: Shape, sizes: Mapping[str, int])
             raise ValueError(f"dimension {axis} of {where} has size {size}, but the rule gives it {product}")
 
 
-_TOKEN = re.compile(r"\s*(?:\((?P<compound>[^()]*)\)|(?P<ellipsis>\.\.\.)|(?P<name>\w+))\s*")
-_ELLIPSIS: Dim = ("...",)
-
-
-def _parse_pattern(
-    pattern: str, operand_count: int, result_count: int
-) -> tuple[list[list[Dim]], list[list[Dim]]]:
-    sides = pattern.split("->")
-    if len(sides) != 2:
-        raise ValueError(f'sharding rule "{pattern}": write it as "operands -> results", with one "->"')
-    parsed = []
-    for text, count, kind in zip(sides, (operand_count, result_count), ("operand", "result"), strict=True):
-        arrays = [] if count == 0 and not text.strip() else text.split(",")
-        if len(arrays) != count:
-            raise ValueError(f'sharding rule "{pattern}" names {len(arrays)} {kind}s, but the op has {count}')
-        parsed.append([list(_parse_array(array, pattern)) for array in arrays])
-    return parsed[0], parsed[1]
-
-
-def _parse_array(text: str, pattern: str) -> Iterator[Dim]:
-    position = 0
-    while position < len(text.rstrip()):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise ValueError(
-                f'sharding rule "{pattern}": cannot read "{text[position:].strip()}"; '
-                'a dimension is a name, "_", "..." or a group such as "(i j)"'
-            )
-        position = match.end()
-        if match["ellipsis"]:
-            yield _ELLIPSIS
-        elif match["compound"] is not None:
-            yield tuple(name for name in match["compound"].split() if name not in ("_", "1"))
-        else:
-            yield () if match["name"] in ("_", "1") else (match["name"],)
-
-
-def _expand(dims: list[Dim], shape: Shape) -> list[Dim]:
-    """Put factors for the dimensions that an ellipsis covers; they are numbered from the right."""
-    if _ELLIPSIS not in dims:
-        return dims
-    at = dims.index(_ELLIPSIS)
-    covered = range(len(shape) - len(dims) + 1, 0, -1)
-    return [*dims[:at], *((f"...{i}",) for i in covered), *dims[at + 1 :]]
-
-
 def _as_dim(spec: DimSpec) -> Dim:
     if spec is None:
         return ()
     return (spec,) if isinstance(spec, str) else tuple(spec)
-
-
-def _render(dims: Dims) -> str:
-    return " ".join("_" if not dim else dim[0] if len(dim) == 1 else f"({' '.join(dim)})" for dim in dims)
 
 
 def _names(factors: Iterable[str]) -> str:

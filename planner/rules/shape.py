@@ -1,8 +1,8 @@
 """Ops that move elements without computing: reshapes, transpositions, broadcasts, slices, padding, joining.
 
-Where an op cuts, shifts or joins along a dimension, every element would change its device; XLA's partitioner then does
-worse than gathering (three all-to-alls to concatenate two arrays), so such a dimension stays whole and the plan prices
-the gather.
+Where an op cuts, shifts or joins along a dimension, every element would change its device; XLA's partitioner
+then does worse than gathering (three all-to-alls to concatenate two arrays), so such a dimension stays whole
+and the plan prices the gather.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from jax.extend.core import primitives as p
 
 from planner._jax_compat import optional_primitives
 from planner.rules.elementwise import dim_names
+from planner.rules.pattern import Shape
 from planner.rules.registry import register
-from planner.rules.rule import Aval, DimSpec, Shape, ShardingRule, replicated
+from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 
 
 @register(p.broadcast_in_dim_p)
@@ -47,27 +48,34 @@ def _squeeze(
 
 @register(p.reshape_p)
 def _reshape(
-    operands: Sequence[Aval], results: Sequence[Aval], *, dimensions: Sequence[int] | None = None, **params: Any
+    operands: Sequence[Aval],
+    results: Sequence[Aval],
+    *,
+    dimensions: Sequence[int] | None = None,
+    **params: Any,
 ) -> ShardingRule:
     """Both shapes cut into the factors that they have in common: ``16 8 -> 8 16`` is ``(a b) c -> a (b c)``.
 
-    A minor factor passes through like a major one, for strategies only split it where the major ones are split whole.
+    A minor factor passes through like a major one, for strategies only split it where the major ones are
+    split whole.
     """
     (operand,), (result,) = operands, results
-    if dimensions is not None or 0 in operand.shape:
+    if 0 in operand.shape:
         return replicated([operand.shape], [result.shape])
+    order = tuple(range(len(operand.shape))) if dimensions is None else tuple(dimensions)
+    in_order = tuple(operand.shape[axis] for axis in order)
     operand_dims: list[list[str]] = [[] for _ in operand.shape]
     result_dims: list[list[str]] = [[] for _ in result.shape]
     sizes: dict[str, int] = {}
     unmatched: list[str] = []
-    for size, operand_axis, result_axis in _common_factors(operand.shape, result.shape):
+    for size, position, result_axis in _common_factors(in_order, result.shape):
         factor = f"f{len(sizes)}"
         sizes[factor] = size
-        if operand_axis is not None:
-            operand_dims[operand_axis].append(factor)
+        if position is not None:
+            operand_dims[order[position]].append(factor)
         if result_axis is not None:
             result_dims[result_axis].append(factor)
-        if operand_axis is None or result_axis is None:
+        if position is None or result_axis is None:
             unmatched.append(factor)
     return ShardingRule.of(operands, results, [operand_dims], [result_dims], replicate=unmatched, sizes=sizes)
 
@@ -75,8 +83,9 @@ def _reshape(
 def _common_factors(left: Shape, right: Shape) -> Iterator[tuple[int, int | None, int | None]]:
     """Major first, the factors of two shapes of equal product: size, axis on the left, axis on the right.
 
-    The greatest common divisor of what is left of the current two dimensions is common to both. Where that is one (3 and
-    2, after a common 2, in ``6 4 -> 4 6``), both sides have factors of their own until their borders meet again.
+    The greatest common divisor of what is left of the current two dimensions is common to both. Where that is
+    one (3 and 2, after a common 2, in ``6 4 -> 4 6``), both sides have factors of their own until their
+    borders meet again.
     """
     lefts, rights = _Remainders(left), _Remainders(right)
     while lefts.axes:
@@ -123,7 +132,11 @@ def _slice(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> 
 
 @register(p.pad_p)
 def _pad(
-    operands: Sequence[Aval], results: Sequence[Aval], *, padding_config: Sequence[tuple[int, int, int]], **params: Any
+    operands: Sequence[Aval],
+    results: Sequence[Aval],
+    *,
+    padding_config: Sequence[tuple[int, int, int]],
+    **params: Any,
 ) -> ShardingRule:
     dims = _where(padding == (0, 0, 0) for padding in padding_config)
     return ShardingRule.of(operands, results, [dims, []], [dims])
@@ -134,7 +147,9 @@ def _rev(
     operands: Sequence[Aval], results: Sequence[Aval], *, dimensions: Sequence[int], **params: Any
 ) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
-    return ShardingRule.of(operands, results, [names], [names], replicate=[names[axis] for axis in dimensions])
+    return ShardingRule.of(
+        operands, results, [names], [names], replicate=[names[axis] for axis in dimensions]
+    )
 
 
 @register(p.concatenate_p)
@@ -150,7 +165,9 @@ def _split(operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **pa
 
 
 @register(*optional_primitives("tile_p"))
-def _tile(operands: Sequence[Aval], results: Sequence[Aval], *, reps: Sequence[int], **params: Any) -> ShardingRule:
+def _tile(
+    operands: Sequence[Aval], results: Sequence[Aval], *, reps: Sequence[int], **params: Any
+) -> ShardingRule:
     dims = _where(repeats == 1 for repeats in reps)
     return ShardingRule.of(operands, results, [dims[len(dims) - len(operands[0].shape) :]], [dims])
 

@@ -1,8 +1,8 @@
 """Rules that Shardy, the compiler's own propagation pass, gives for what an equation lowers to.
 
-The equation is lowered to StableHLO on its own and ``sdy-populate-op-sharding-rules`` is run over it, after which each op
-carries a rule; the rules of several ops are composed. What Shardy allows and XLA does badly is taken out: halos, whose width
-Shardy does not tell, and the ops in `_WHOLE`.
+The equation is lowered to StableHLO on its own and ``sdy-populate-op-sharding-rules`` is run over it, after
+which each op carries a rule; the rules of several ops are composed. What Shardy allows and XLA does badly is
+taken out: halos, whose width Shardy does not tell, and the ops in `_WHOLE`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,25 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
 from planner.rules.compose import FactorDims, Factors, Role
-from planner.rules.rule import Aval, Shape, ShardingRule
+from planner.rules.pattern import Shape
+from planner.rules.rule import Aval, ShardingRule
 
 _RULE = "sdy.sharding_rule"
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
-_WHOLE = frozenset({"sdy.sharding_constraint", "stablehlo.fft", "stablehlo.scatter", "stablehlo.select_and_scatter"})
-"""Ops that XLA's partitioner gathers for, or does worse, on dimensions that their rules let through."""
+_WHOLE = frozenset(
+    {
+        "sdy.sharding_constraint",
+        "stablehlo.convolution",
+        "stablehlo.fft",
+        "stablehlo.scatter",
+        "stablehlo.select_and_scatter",
+    }
+)
+"""Ops that XLA gathers for, or gets wrong, on dimensions that their rules let through."""
+
+_ALL_REDUCIBLE = frozenset({"stablehlo.add", "stablehlo.maximum", "stablehlo.minimum", "stablehlo.multiply"})
+"""Computations of a reduction that XLA makes an all-reduce of on every backend."""
 
 _Signature: TypeAlias = tuple[tuple[Shape, Any], ...]
 """Shapes and dtypes."""
@@ -37,6 +49,8 @@ def shardy_rule(
     primitive: Primitive, operands: Sequence[Aval], results: Sequence[Aval], params: Mapping[str, Any]
 ) -> ShardingRule | None:
     """The rule that Shardy gives an equation, or None where it gives none."""
+    if not all(hasattr(aval, "dtype") and 0 not in aval.shape for aval in (*operands, *results)):
+        return None  # a token, an empty array
     key = (primitive, _signature(operands), _signature(results), tuple(params.items()))
     try:
         return _cached_rule(*key)
@@ -45,7 +59,7 @@ def shardy_rule(
 
 
 def _signature(avals: Sequence[Aval]) -> _Signature:
-    return tuple((tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None)) for aval in avals)
+    return tuple((tuple(aval.shape), aval.dtype) for aval in avals)
 
 
 def _rule(
@@ -69,15 +83,15 @@ _cached_rule = functools.lru_cache(maxsize=4096)(_rule)
 def _lowered(
     primitive: Primitive, operands: Sequence[jax.ShapeDtypeStruct], params: Mapping[str, Any]
 ) -> ir.Module | None:
-    """The StableHLO of one equation, each op with its sharding rule; None where it cannot be lowered alone."""
+    """The StableHLO of one equation, each op with its rule; None where it cannot be lowered alone."""
     bind = jax.jit(lambda *args: primitive.bind(*args, **params), keep_unused=True)
     try:
         module = bind.trace(*operands).lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
         with module.context:
             passmanager.PassManager.parse(_POPULATE_RULES).run(module.operation)
     except Exception:
-        # This runs the code of whoever made the primitive, and MLIR's: anything may be raised. It means that there is no rule,
-        # which the caller reports with the user's source line.
+        # This runs the code of whoever made the primitive, and MLIR's: anything may be raised. It means that
+        # there is no rule, which the caller reports with the user's source line.
         return None
     return module
 
@@ -88,7 +102,7 @@ class _Chain:
     def __init__(self, module: ir.Module):
         self.factors = Factors()
         self._functions: dict[str, ir.Block] = {
-            op.attributes["sym_name"].value: op.regions[0].blocks[0]
+            ir.StringAttr(op.attributes["sym_name"]).value: op.regions[0].blocks[0]
             for op in module.body.operations
             if op.operation.name == "func.func"
         }
@@ -100,7 +114,7 @@ class _Chain:
 
     def _call(self, name: str, arguments: list[FactorDims]) -> list[FactorDims]:
         block = self._functions[name]
-        env: dict[ir.Value, FactorDims] = dict(zip(block.arguments, arguments, strict=True))
+        env: dict[ir.Value[ir.Type], FactorDims] = dict(zip(block.arguments, arguments, strict=True))
         *ops, terminator = block.operations
         for op in ops:
             results = self._op(op.operation, [env[operand] for operand in op.operands])
@@ -110,7 +124,7 @@ class _Chain:
     def _op(self, op: ir.Operation, operands: list[FactorDims]) -> list[FactorDims]:
         """The factors of an op's results; its operands' are united as its rule demands."""
         if op.name == "func.call":
-            return self._call(op.attributes["callee"].value, operands)
+            return self._call(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
         if _RULE in op.attributes and op.name != "stablehlo.custom_call":
             return self._ruled(op, operands)
         if not operands:  # a constant, an iota
@@ -131,8 +145,8 @@ class _Chain:
             for array, mapping in zip(op.results, rule.result_mappings, strict=True)
         ]
 
-    def _mapped(self, array: ir.Value, mapping: ir.Attribute, own: list[int]) -> FactorDims:
-        """The dimensions of an array as its op's rule maps them; one that the rule changes the size of stays whole."""
+    def _mapped(self, array: ir.Value[ir.Type], mapping: ir.Attribute, own: list[int]) -> FactorDims:
+        """The dimensions of an array as its op's rule maps them; where the sizes differ it is whole."""
         dims: FactorDims = []
         for size, dim_mapping in zip(_shape(array), sdy.TensorMappingAttr(mapping).dim_mappings, strict=True):
             dim = [own[index] for index in sdy.DimMappingAttr(dim_mapping).factor_indices]
@@ -146,15 +160,21 @@ class _Chain:
         for one, other in zip(left, right, strict=True):
             self.factors.unite(one, other)
 
-    def _fresh(self, array: ir.Value) -> FactorDims:
+    def _fresh(self, array: ir.Value[ir.Type]) -> FactorDims:
         return [[self.factors.new(size)] for size in _shape(array)]
 
 
 def _role(index: int, op: ir.Operation, rule: sdy.OpShardingRuleAttr) -> Role:
     if op.name in _WHOLE or index in (*rule.need_replication_factors, *rule.permutation_factors):
         return Role.WHOLE
-    return Role.REDUCTION if index in rule.reduction_factors else Role.PASS_THROUGH
+    if index not in rule.reduction_factors:
+        return Role.PASS_THROUGH
+    computations = [
+        inner.operation.name for region in op.regions for inner in [*region.blocks[0].operations][:-1]
+    ]
+    one_known = len(computations) == 1 and computations[0] in _ALL_REDUCIBLE
+    return Role.REDUCTION if one_known or not computations else Role.WHOLE
 
 
-def _shape(array: ir.Value) -> Shape:
+def _shape(array: ir.Value[ir.Type]) -> Shape:
     return tuple(ir.RankedTensorType(array.type).shape)
