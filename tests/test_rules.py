@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -10,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, Case
+from hypothesis import given
+from hypothesis import strategies as st
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
@@ -200,6 +204,34 @@ def test_unmatched_reshape_keeps_the_rest_whole_and_what_follows_free() -> None:
     rule, _ = rule_of(eqn)
     assert [rule.sizes[f] for f in sorted(rule.passthrough)] == [2, 8]
     assert rule.operands[0][2] == rule.results[0][2]
+
+
+@given(data=st.data(), primes=st.lists(st.sampled_from([2, 3]), min_size=2, max_size=6))
+def test_reshapes_keep_every_element_on_its_shard(data: st.DataObject, primes: list[int]) -> None:
+    shapes = [
+        tuple(math.prod(group) for group in _grouped(data.draw(st.permutations(primes)), data))
+        for _ in range(2)
+    ]
+    avals = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    rule, _ = rule_for(p.reshape_p, avals[:1], avals[1:], {"dimensions": None})
+    for factor in rule.passthrough:
+        before, after = (
+            _coordinates(factor, dims, shape, rule)
+            for dims, shape in zip((rule.operands[0], rule.results[0]), shapes, strict=True)
+        )
+        np.testing.assert_array_equal(before, after)
+
+
+def _grouped(values: list[int], data: st.DataObject) -> list[list[int]]:
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(values)))))
+    return [values[a:b] for a, b in pairwise([0, *cuts, len(values)])]
+
+
+def _coordinates(factor: str, dims: Any, shape: tuple[int, ...], rule: ShardingRule) -> np.ndarray:
+    """Where along a factor each element of an array lies, elements in row-major order."""
+    ((axis, dim),) = ((axis, dim) for axis, dim in enumerate(dims) if factor in dim)
+    minor = math.prod(rule.sizes[f] for f in dim[dim.index(factor) + 1 :])
+    return (np.indices(shape)[axis] // minor % rule.sizes[factor]).ravel()
 
 
 # Patterns.

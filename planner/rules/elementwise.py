@@ -9,13 +9,9 @@ from jax import lax
 from jax.extend.core import primitives as p
 
 from planner._jax_compat import random_unwrap_p, random_wrap_p
+from planner.rules.pattern import dim_names
 from planner.rules.registry import register
 from planner.rules.rule import Aval, ShardingRule, replicated
-
-
-def dim_names(rank: int, prefix: str = "d") -> list[str]:
-    """``d0, d1, ...``: one factor for each of so many dimensions."""
-    return [f"{prefix}{axis}" for axis in range(rank)]
 
 
 @register(
@@ -64,12 +60,13 @@ def _random_bits(operands: Sequence[Aval], results: Sequence[Aval], **params: An
     return ShardingRule.of(operands, results, [[None] * batch], [[*[None] * batch, *names[batch:]]])
 
 
-# Keys are a few bytes.
-@register(p.random_fold_in_p, p.random_seed_p, p.random_split_p, random_unwrap_p, random_wrap_p)
-# These draw by a stateful generator or by rejection, and
-@register(p.random_gamma_p, p.rng_bit_generator_p, p.rng_uniform_p)
-# these iterate until all elements have converged: sharded, every iteration would ask all devices.
-@register(p.igamma_p, p.igammac_p, p.igamma_grad_a_p, p.regularized_incomplete_beta_p)
+# Keys are a few bytes. Gamma variates are drawn by rejection, the generators keep a state, and the incomplete
+# gamma and beta functions iterate until all elements have converged: every iteration would ask all devices.
+@register(
+    p.igamma_grad_a_p, p.igamma_p, p.igammac_p, p.random_fold_in_p, p.random_gamma_p, p.random_seed_p,
+    p.random_split_p, p.regularized_incomplete_beta_p, p.rng_bit_generator_p, p.rng_uniform_p,
+    random_unwrap_p, random_wrap_p,
+)  # fmt: skip
 def _whole(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
     return replicated([a.shape for a in operands], [a.shape for a in results])
 

@@ -8,7 +8,7 @@ from typing import Any
 from jax.extend.core import primitives as p
 from jax.lax import linalg
 
-from planner.rules.elementwise import dim_names
+from planner.rules.pattern import dim_names
 from planner.rules.registry import register
 from planner.rules.rule import Aval, DimSpec, ShardingRule
 

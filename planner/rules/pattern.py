@@ -11,6 +11,12 @@ Dim: TypeAlias = tuple[str, ...]
 """The factors of one dimension, major first; empty for a dimension that is never sharded."""
 Dims: TypeAlias = tuple[Dim, ...]
 
+
+def dim_names(rank: int, prefix: str = "d") -> list[str]:
+    """``d0, d1, ...``: one factor for each of so many dimensions."""
+    return [f"{prefix}{axis}" for axis in range(rank)]
+
+
 _TOKEN = re.compile(r"\s*(?:\((?P<compound>[^()]*)\)|(?P<ellipsis>\.\.\.)|(?P<name>\w+))\s*")
 _ELLIPSIS: Dim = ("...",)
 

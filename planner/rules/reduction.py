@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import primitives as p
 
-from planner.rules.elementwise import dim_names
-from planner.rules.pattern import Shape
+from planner.rules.pattern import Shape, dim_names
 from planner.rules.registry import register
 from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 

@@ -15,8 +15,7 @@ from jax import lax
 from jax.extend.core import primitives as p
 
 from planner._jax_compat import optional_primitives
-from planner.rules.elementwise import dim_names
-from planner.rules.pattern import Shape
+from planner.rules.pattern import Shape, dim_names
 from planner.rules.registry import register
 from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 
