@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
@@ -55,8 +56,7 @@ def check(plan: Plan, args: Sequence[Any]) -> Check:
     wanted = unsharded(*jax.tree.leaves(jax.tree.map(_like, host, tuple(args))))
     errors = [compare(a, b) for a, b in zip(found, wanted, strict=True)]
     passed = all(
-        error <= TOLERANCE.get(str(aval.dtype), 0.0)
-        for error, aval in zip(errors, plan.traced.out_avals, strict=True)
+        error <= TOLERANCE.get(str(aval.dtype), 0.0) for error, aval in zip(errors, plan.traced.out_avals, strict=True)
     )
     worst = int(np.argmax(errors)) if errors else 0
     return Check(max(errors, default=0.0), plan.traced.out_paths[worst] if errors else "", passed)
@@ -67,14 +67,12 @@ def compare(found: Any, wanted: Any) -> float:
     a, b = (np.asarray(jax.device_get(_key_data(array))) for array in (found, wanted))
     if not a.size:
         return 0.0
-    if a.dtype.kind not in "fcV" and not jax.dtypes.issubdtype(a.dtype, np.inexact):
+    if a.dtype.kind not in "fcV" and not jnp.issubdtype(a.dtype, np.inexact):
         return 0.0 if np.array_equal(a, b) else float("inf")
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     a, b = a.astype(wide), b.astype(wide)
     finite = np.isfinite(b)
-    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(
-        a[~finite], b[~finite], equal_nan=True
-    ):
+    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return float("inf")
     if not finite.any():
         return 0.0
@@ -84,12 +82,12 @@ def compare(found: Any, wanted: Any) -> float:
 
 
 def _key_data(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
 
 def _like(host: np.ndarray, original: Any) -> Any:
     """A fresh array with the original's type, so that donation takes nothing from the caller."""
-    if isinstance(original, jax.Array) and jax.dtypes.issubdtype(original.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(host, impl=jax.random.key_impl(original))
-    return original if isinstance(original, int | float | complex) else jax.numpy.array(host)
+    if isinstance(original, jax.Array) and jnp.issubdtype(original.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(host), impl=jax.random.key_impl(original))
+    return original if isinstance(original, int | float | complex) else jnp.array(host)

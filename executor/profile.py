@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from planner import Plan
@@ -76,7 +77,7 @@ def measure(plan: Plan, args: Sequence[Any], *, repeats: int = 20, warmup: int =
 def measure_interleaved(
     plans: Mapping[str, Plan], args: Sequence[Any], *, repeats: int = 20, warmup: int = 2
 ) -> Mapping[str, Measurement]:
-    """Times several plans of one function in turn, so that a machine whose speed drifts is as fast for one as for the other."""
+    """Times several plans of one function in turn, so that a machine whose speed drifts favours none of them."""
     if repeats < 1 or warmup < 1:
         raise ValueError(f"repeats and warmup are {repeats} and {warmup}; both need at least one call")
     runners = {name: _Runner(plan, args) for name, plan in plans.items()}
@@ -91,4 +92,4 @@ def measure_interleaved(
 
 
 def _is_number(leaf: jax.Array) -> bool:
-    return bool(jax.dtypes.issubdtype(leaf.dtype, np.number))
+    return bool(jnp.issubdtype(leaf.dtype, np.number))

@@ -51,9 +51,7 @@ class Assignment:
         if target in copies:
             return copies[target]
         layout = self.home(value)
-        stops: Sequence[Layout] = (
-            (target,) if use.view is None else (self._layout(use.view, result=False), target)
-        )
+        stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
         for stop in stops:
             for move in self.priced.resharder.path(value.shape, value.itemsize, layout, stop):
                 if move.layout not in copies:

@@ -36,9 +36,7 @@ class Autosharded:
 
     def _for(self, args: tuple[Any, ...]) -> tuple[Plan, PlannedFunction]:
         leaves, tree = jax.tree.flatten(args)
-        avals = tuple(
-            abstract(leaf, "of " + getattr(self._fn, "__name__", "the function")) for leaf in leaves
-        )
+        avals = tuple(abstract(leaf, "of " + getattr(self._fn, "__name__", "the function")) for leaf in leaves)
         key = (tree, tuple((aval.shape, str(aval.dtype), aval.weak_type) for aval in avals))
         if key not in self._planned:
             found = plan(self._fn, jax.tree.unflatten(tree, avals), self._mesh, **self._options)

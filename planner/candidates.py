@@ -1,9 +1,9 @@
-"""The layouts that people write by hand, as assignments of the same problem: where the solver starts, and what it must beat.
+"""The layouts that people write by hand, as assignments of the same problem: where the solver starts and what it beats.
 
 They are described by what each mesh axis does. A data-parallel axis splits the batch, and nothing else; in its fully
-sharded form it also splits parameters and optimiser state, which are gathered where they are used. A tensor-parallel axis
-splits anything but the batch. Within that description the solver picks the best completion, so that a candidate is as
-good as its kind can be: tensor parallelism comes out as Megatron writes it.
+sharded form it also splits parameters and optimiser state, which are gathered where they are used. A tensor-parallel
+axis splits anything but the batch. Within that description the solver picks the best completion, so that a candidate is
+as good as its kind can be: tensor parallelism comes out as Megatron writes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.decisions import REPLICATED, Decisions, Node
-from planner.graph import Graph
+from planner.graph import Graph, aval_of
+from planner.layout import shard_count
 from planner.price import Priced
 from planner.problem import Problem
 from planner.solve import solve
@@ -53,22 +54,15 @@ def recipes(axes: Sequence[str]) -> Mapping[str, Recipe]:
     return result
 
 
-def candidates(
-    priced: Priced, problem: Problem, ties: Sequence[int | None], time_limit: float
-) -> Mapping[str, Picks]:
+def candidates(priced: Priced, problem: Problem, ties: Sequence[int | None], time_limit: float) -> Mapping[str, Picks]:
     """Each recipe's best completion that the problem allows; a recipe with none is left out."""
     batch = batch_factors(priced.graph, priced.decisions, ties)
     axes = tuple(priced.cost.axis_sizes)
     result: dict[str, Picks] = {}
     for name, recipe in recipes(axes).items():
         allowed = [
-            [
-                _follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes)
-                for strategy in strategies
-            ]
-            for index, (node, strategies) in enumerate(
-                zip(priced.decisions.nodes, priced.strategies, strict=True)
-            )
+            [_follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes) for strategy in strategies]
+            for index, (node, strategies) in enumerate(zip(priced.decisions.nodes, priced.strategies, strict=True))
         ]
         picks = complete(problem, allowed, time_limit)
         if picks is not None:
@@ -92,27 +86,31 @@ def complete(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: fl
 def batch_factors(graph: Graph, decisions: Decisions, ties: Sequence[int | None]) -> list[frozenset[int]]:
     """For each node, the factors that the leading dimension of the data runs through."""
     found: list[set[int]] = [set() for _ in decisions.nodes]
-    for value in _data(graph, ties):
-        home = decisions.homes[graph.body.inputs[value]]
-        if home.node != REPLICATED and home.dims and home.dims[0]:
-            found[home.node].add(home.dims[0][0])
+    for position in _data(graph, ties):
+        argument = decisions.homes[graph.body.inputs[position]]
+        if argument.node != REPLICATED and argument.dims[0]:
+            found[argument.node].add(argument.dims[0][0])
+    links = [
+        (home.node, have[0], use.node, want[0])
+        for use in decisions.edges
+        if (home := use.view or decisions.homes.get(use.value)) is not None
+        and REPLICATED not in (home.node, use.node)
+        and decisions.nodes[use.node].kind != "argument"
+        for have, want in zip(home.dims, use.dims, strict=True)
+        if have and want
+    ]
     changed = True
     while changed:
         changed = False
-        for use in decisions.edges:
-            home = use.view or decisions.homes.get(use.value)
-            if home is None or home.node == REPLICATED or use.node == REPLICATED:
-                continue
-            for have, want in zip(home.dims, use.dims, strict=True):
-                if have and want and have[0] in found[home.node] and want[0] not in found[use.node]:
-                    if decisions.nodes[use.node].kind != "argument":
-                        found[use.node].add(want[0])
-                        changed = True
+        for maker, made, reader, read in links:
+            if made in found[maker] and read not in found[reader]:
+                found[reader].add(read)
+                changed = True
     return [frozenset(factors) for factors in found]
 
 
 def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
-    """The arguments that carry the batch: those that are no state; of plain arrays the one whose rows come out again."""
+    """The arguments that carry the batch: those that are no state; of plain arrays, one whose rows come out again."""
     inputs, outputs = graph.body.inputs, graph.body.outputs
     state = {tie for tie in ties if tie is not None}
     rest = [index for index, value in enumerate(inputs) if index not in state and value.rank]
@@ -120,19 +118,11 @@ def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
         return range(len(inputs))
     if state:
         return rest
-    rows = {
-        atom.aval.shape[0] if not hasattr(atom, "shape") else atom.shape[0] for atom in outputs if _rank(atom)
-    }
+    rows = {aval.shape[0] for aval in map(aval_of, outputs) if aval.shape}
     return [next((index for index in rest if inputs[index].shape[0] in rows), rest[0])]
 
 
-def _rank(atom: object) -> int:
-    return len(getattr(atom, "shape", None) or getattr(getattr(atom, "aval", None), "shape", ()))
-
-
-def _follows(
-    recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]
-) -> bool:
+def _follows(recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]) -> bool:
     """Whether a strategy does on every axis what the recipe says."""
     on_batch = set(strategy.axes_on(tuple(batch)))
     used = {axis for axes in strategy.axes for axis in axes}
@@ -151,5 +141,5 @@ def _follows(
 
 def _fits(node: Node, factors: Iterable[int], axes: Sequence[str], sizes: Mapping[str, int]) -> bool:
     """Whether one of these factors splits evenly over all of the axes."""
-    count = int(np.prod([sizes[axis] for axis in axes], dtype=int))
+    count = shard_count(axes, sizes)
     return any(node.sizes[factor] % count == 0 for factor in factors)

@@ -90,11 +90,7 @@ def best_choice(
         try:
             choice = choose(traced, graph, request, mesh, memory_limit, left, unknown)
         except Infeasible as error:
-            misfit = (
-                error
-                if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes
-                else misfit
-            )
+            misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
             continue
         if best is None or choice.solution.cost < best.solution.cost:
             best = choice
@@ -133,9 +129,7 @@ def choose(
     prediction = predict(assignment, request.donated)
     if prediction.peak_bytes > limit:
         left = time_limit - (time.perf_counter() - built)
-        assignment, solution, prediction = fit_memory(
-            assignment, problem, starts, request.donated, limit, left
-        )
+        assignment, solution, prediction = fit_memory(assignment, problem, starts, request.donated, limit, left)
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
     return Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
 
@@ -155,9 +149,7 @@ def given(
     solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
     prediction = predict(assignment, request.donated)
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
-    return Choice(
-        mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0}
-    )
+    return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
 
 
 def report_unruled(decisions: Decisions, unknown: str) -> None:
@@ -168,8 +160,8 @@ def report_unruled(decisions: Decisions, unknown: str) -> None:
     """
     for name, source in sorted({(op.name, op.source) for op in decisions.unruled}):
         message = (
-            f"no sharding rule for {name} at {source or 'an unknown line'}: it runs whole on every device; teach one with "
-            f"planner.register_rule"
+            f"no sharding rule for {name} at {source or 'an unknown line'}: it runs whole on every device; teach one "
+            f"with planner.register_rule"
         )
         if unknown == "error":
             raise UnknownPrimitive(message)

@@ -17,9 +17,7 @@ from planner.layout import PartialLayout
 from planner.rules import ShardingRule
 from planner.strategies import Dims
 
-NodeKind = OneOf[
-    "argument", "ops", "carry", "invariant", "slices", "stacked", "branch result", "result", "view"
-]
+NodeKind = OneOf["argument", "ops", "carry", "invariant", "slices", "stacked", "branch result", "result", "view"]
 
 REPLICATED = -1
 """Stands for a node where a value is whole on every device and there is nothing to decide."""
@@ -51,12 +49,10 @@ class Member:
         return tuple(factor for name, factor in self.factor.items() if name in self.rule.reduction)
 
     def regathers(self, pattern: Sequence[tuple[str, ...]]) -> bool:
-        """Whether an operand may well be wanted otherwise than it was made: by a contraction, or whole in a dimension."""
+        """Whether an operand is often wanted otherwise than it was made: by a contraction, or whole in a dimension."""
         covered = any(set(self.factor) <= {name for dim in array for name in dim} for array in self.patterns)
         sizes = dict(self.rule.sizes)
-        return not covered or any(
-            name not in self.factor and sizes[name] > 1 for dim in pattern for name in dim
-        )
+        return not covered or any(name not in self.factor and sizes[name] > 1 for dim in pattern for name in dim)
 
 
 @dataclass(eq=False)

@@ -1,9 +1,9 @@
 """From a plan to ordinary JAX: the same program with `with_sharding_constraint` on every array and every step between.
 
-XLA's propagation fills in what a program leaves open, and then the plan is no longer the plan. So every operand and every
-result is constrained, and a change of layout goes one elementary step at a time, each with a constraint of its own;
-constraints cost nothing at run time. Loops, branches, `remat` and custom derivatives are bound again with bodies that are
-constrained inside.
+XLA's propagation fills in what a program leaves open, and then the plan is no longer the plan. So every operand and
+every result is constrained, and a change of layout goes one elementary step at a time, each with a constraint of its
+own; constraints cost nothing at run time. Loops, branches, `remat` and custom derivatives are bound again with bodies
+that are constrained inside.
 """
 
 from __future__ import annotations

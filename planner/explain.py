@@ -29,10 +29,9 @@ def explain(plan: Plan) -> str:
         "",
         "Instead",
         *(
-            f"  {name:<16} {seconds_text(other.prediction.step_seconds):>10} a step, {bytes_text(other.prediction.peak_bytes)}"
-            for name, other in sorted(
-                plan.alternatives.items(), key=lambda item: item[1].prediction.step_seconds
-            )
+            f"  {name:<16} {seconds_text(other.prediction.step_seconds):>10} a step, "
+            f"{bytes_text(other.prediction.peak_bytes)}"
+            for name, other in sorted(plan.alternatives.items(), key=lambda item: item[1].prediction.step_seconds)
         ),
     ]
     return "\n".join(lines)
@@ -80,9 +79,11 @@ def communication_lines(plan: Plan, most: int = 8) -> Iterable[str]:
     ranked = sorted(groups.items(), key=lambda item: -item[1][2])
     for (kind, axes, source), (count, nbytes, seconds) in ranked[:most]:
         where = f" at {source}" if source else ""
-        yield f"  {seconds_text(seconds):>10}  {count:g} x {kind} over {' and '.join(axes)}, {bytes_text(nbytes)}{where}"
+        what = f"{count:g} x {kind} over {' and '.join(axes)}, {bytes_text(nbytes)}{where}"
+        yield f"  {seconds_text(seconds):>10}  {what}"
     if len(ranked) > most:
-        yield f"  {seconds_text(sum(total[2] for _, total in ranked[most:])):>10}  {len(ranked) - most} more"
+        rest = sum(total[2] for _, total in ranked[most:])
+        yield f"  {seconds_text(rest):>10}  {len(ranked) - most} more"
 
 
 def mesh_text(sizes: Mapping[str, int]) -> str:

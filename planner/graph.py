@@ -64,10 +64,18 @@ class Value:
         return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak_type)
 
     def __repr__(self) -> str:
-        return f"{self.name or 'value'}:{np.dtype(self.dtype).name if isinstance(self.dtype, np.dtype) else self.dtype}{list(self.shape)}"
+        return f"{self.name or 'value'}:{self.dtype}{list(self.shape)}"
 
 
 Atom = Value | jex_core.Literal
+
+
+def aval_of(atom: Atom) -> jax.core.ShapedArray:
+    """Shape and dtype of a value or a literal, as rules take them."""
+    if isinstance(atom, Value):
+        return jax.core.ShapedArray(atom.shape, atom.dtype)
+    assert isinstance(atom.aval, jax.core.ShapedArray), f"a literal that is no array: {atom}"
+    return atom.aval
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +195,7 @@ def check(graph: Graph) -> None:
         define(body.inputs)
         for op in body.ops:
             for atom in op.operands:
-                assert isinstance(atom, jex_core.Literal) or atom in defined, (
-                    f"{op.name} uses {atom} undefined"
-                )
+                assert isinstance(atom, jex_core.Literal) or atom in defined, f"{op.name} uses {atom} undefined"
             for inner in op.bodies:
                 check_body(inner)
             define(op.results)
@@ -288,7 +294,7 @@ def _bodies(eqn: jex_core.JaxprEqn) -> tuple[Any, ...]:
 
 
 UNKNOWN_TRIPS = 16
-"""Assumed rounds of a `while` whose bound is not written in it; the ratio of inside to outside matters, not the number."""
+"""Assumed rounds of a `while` whose bound is not written in it: what matters is that its inside counts for more."""
 
 
 def trip_count(eqn: jex_core.JaxprEqn) -> int:

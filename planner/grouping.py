@@ -7,14 +7,14 @@ where a small op has nothing but one such group around it (the mean inside a nor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
-import jax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.layout import Layout, PartialLayout
 from planner.rules import ShardingRule, rule_for
 from planner.strategies import Dims
@@ -43,9 +43,7 @@ class Grouping:
         constant: values made of literals and iota alone.
     """
 
-    def __init__(
-        self, graph: Graph, in_pins: Sequence[Layout | None], constraints: Mapping[Op, PartialLayout]
-    ):
+    def __init__(self, graph: Graph, in_pins: Sequence[Layout | None], constraints: Mapping[Op, PartialLayout]):
         self.nodes: list[Node] = []
         self.homes: dict[Value, Home] = {}
         self.members: dict[Op, tuple[int, Member]] = {}
@@ -90,9 +88,7 @@ class Grouping:
             return Home(REPLICATED, ((),) * len(shape))
         factors = iter(range(len(sizes)))
         dims: Dims = tuple((next(factors),) if size > 1 else () for size in shape)
-        pinned = (
-            None if pin is None else tuple(axes for axes, size in zip(pin, shape, strict=True) if size > 1)
-        )
+        pinned = None if pin is None else tuple(axes for axes, size in zip(pin, shape, strict=True) if size > 1)
         self.nodes.append(Node(kind, name, sizes, [], {dims}, weight, pinned, source))
         return Home(len(self.nodes) - 1, dims)
 
@@ -117,10 +113,7 @@ class Grouping:
         """Values that cross into a loop or a branch are laid out at its border, one layout for all rounds."""
 
         def border(kind: NodeKind, values: Sequence[Value], weight: float = weight) -> list[Home]:
-            return [
-                self.new_value(kind, value.shape, f"{op.name} {kind}", weight, None, op.source)
-                for value in values
-            ]
+            return [self.new_value(kind, value.shape, f"{op.name} {kind}", weight, None, op.source) for value in values]
 
         def settle(values: Sequence[Value], homes: Sequence[Home]) -> None:
             self.homes.update(zip(values, homes, strict=True))
@@ -162,7 +155,8 @@ class Grouping:
             self.boundaries[op] = ((index, *operands), (tuple(results),) * len(op.bodies))
 
     def _add(self, op: Op, weight: float) -> None:
-        rule, origin = rule_for(op.primitive, _avals(op.operands), _avals(op.results), op.params)
+        operands, results = tuple(map(aval_of, op.operands)), tuple(map(aval_of, op.results))
+        rule, origin = rule_for(op.primitive, operands, results, op.params)
         if origin == "replicated" and any(value.rank for value in op.results):
             self.unruled.append(op)
         factors = splittable(rule)
@@ -284,9 +278,7 @@ class Grouping:
         for op, cluster in self._cluster_of.items():
             if cluster not in node_of:
                 node_of[cluster] = len(self.nodes)
-                self.nodes.append(
-                    Node("ops", op.name, cluster.sizes, weight=cluster.weight, source=op.source)
-                )
+                self.nodes.append(Node("ops", op.name, cluster.sizes, weight=cluster.weight, source=op.source))
             node = self.nodes[node_of[cluster]]
             member = Member(op, self._rules[op], self._factors[op])
             node.members.append(member)
@@ -315,7 +307,7 @@ def splittable(rule: ShardingRule) -> tuple[str, ...]:
     while changed:
         before = len(whole)
         for dim in patterns:
-            for major, minor in zip(dim, dim[1:], strict=False):
+            for major, minor in itertools.pairwise(dim):
                 if major in whole and sizes[major] > 1:
                     whole.add(minor)
         changed = len(whole) > before
@@ -329,10 +321,3 @@ def stack(home: Home) -> Home:
 
 def _dims(factors: Mapping[str, int], pattern: Sequence[tuple[str, ...]]) -> Dims:
     return tuple(tuple(factors[name] for name in dim if name in factors) for dim in pattern)
-
-
-def _avals(atoms: Sequence[Atom]) -> tuple[jax.core.ShapedArray, ...]:
-    return tuple(
-        jax.core.ShapedArray(tuple(atom.shape), atom.dtype) if isinstance(atom, Value) else atom.aval
-        for atom in atoms
-    )

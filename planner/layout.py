@@ -70,9 +70,7 @@ def from_spec(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[str, int
         raise InvalidSpec(f"{what}: expected a jax.sharding.PartitionSpec or None, got {spec!r}")
     if len(spec) > len(shape):
         raise InvalidSpec(f"{what}: {spec} has {len(spec)} entries for an array of shape {tuple(shape)}")
-    entries = [
-        () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec
-    ]
+    entries = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec]
     layout = tuple(entries) + ((),) * (len(shape) - len(entries))
     used = axes_of(layout)
     for axis in used:

@@ -1,9 +1,9 @@
 """Keeping within the memory of a device.
 
-The problem's memory is what is alive at each program point: every stored value for as long as it lives, in the layout of
-the node that decides it, and every resharded copy that several contractions share. Short-lived copies of one consumer
-depend on two nodes at once, which the problem cannot say; so the answer's peak is measured by the prediction's walk, and
-where it is above the limit the problem's is lowered by the difference and solved again.
+The problem's memory is what is alive at each program point: every stored value for as long as it lives, in the layout
+of the node that decides it, and every resharded copy that several contractions share. Short-lived copies of one
+consumer depend on two nodes at once, which the problem cannot say; so the answer's peak is measured by the prediction's
+walk, and where it is above the limit the problem's is lowered by the difference and solved again.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def fit_memory(
             break
         budget -= over
     if all(entry[2].peak_bytes > limit for entry in tried):
-        _, picks = smallest_limit(stored, time_limit=max(1.0, deadline - time.perf_counter()))
-        attempt(Solution(picks, problem.evaluate(picks[:count]).cost, -np.inf, "feasible", 0.0, "smallest"))
+        _, lean = smallest_limit(stored, time_limit=max(1.0, deadline - time.perf_counter()))
+        attempt(Solution(lean, problem.evaluate(lean[:count]).cost, -np.inf, "feasible", 0.0, "smallest"))
     fitting = [entry for entry in tried if entry[2].peak_bytes <= limit]
     if not fitting:
         raise _infeasible(min((entry[2].peak for entry in tried), key=lambda peak: peak.nbytes), limit)
@@ -99,9 +99,7 @@ def with_memory(problem: Problem, priced: Priced, live: Sequence[Span]) -> Probl
             edges.append(Edge(span.node, index, np.where(np.eye(usage.size, dtype=bool), 0.0, np.inf)))
         intervals.append((span.start, span.end + 1))
         names.append(span.name)
-    return Problem(
-        tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name
-    )
+    return Problem(tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name)
 
 
 def extend(stored: Problem, picks: Sequence[int]) -> tuple[int, ...]:
@@ -118,6 +116,7 @@ def _infeasible(peak: Peak, limit: float) -> Infeasible:
         for array in peak.largest[:5]
     )
     return Infeasible(
-        f"no plan fits {bytes_text(limit)} per device; the smallest needs {bytes_text(peak.nbytes)}{at}. Largest there: {largest}",
+        f"no plan fits {bytes_text(limit)} per device; the smallest needs {bytes_text(peak.nbytes)}{at}. "
+        f"Largest there: {largest}",
         peak.nbytes,
     )

@@ -49,17 +49,13 @@ def mesh_choices(mesh: AnyMesh, cost_model: CostModel | None = None) -> Iterator
     """
     if isinstance(mesh, Mesh | AbstractMesh):
         if not mesh.axis_names or math.prod(mesh.axis_sizes) == 0:
-            raise NoDevices(
-                "the mesh has no devices; make one with jax.make_mesh((8,), ('x',)) or name a preset"
-            )
+            raise NoDevices("the mesh has no devices; make one with jax.make_mesh((8,), ('x',)) or name a preset")
         model = cost_model or default_cost_model(mesh)
         yield MeshChoice(mesh, model.on(mesh.axis_names, mesh.axis_sizes))
         return
     model = cost_model or CostModel(_topology(mesh))
     devices = _attached(model.topology)
-    placements = sorted(
-        model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes)
-    )
+    placements = sorted(model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes))
     for placement in placements or [model.topology.place((1,))]:
         sizes = tuple(placement.axis_sizes)
         names = AXIS_NAMES[: len(sizes)]
@@ -91,9 +87,7 @@ def _topology(mesh: Topology | str | int) -> Topology:
         return preset(mesh)
     if isinstance(mesh, int) and not isinstance(mesh, bool):
         if mesh < 1:
-            raise NoDevices(
-                f"cannot plan for {mesh} devices; give a positive count, a mesh or a preset's name"
-            )
+            raise NoDevices(f"cannot plan for {mesh} devices; give a positive count, a mesh or a preset's name")
         devices = jax.devices()
         hosts = len({device.process_index for device in itertools.islice(devices, mesh)})
         return _machine(devices[0].device_kind, mesh, hosts)

@@ -38,10 +38,11 @@ def plan(
             is allocated.
         mesh: a `jax.sharding.Mesh` or `AbstractMesh`, taken as it is; or a `costmodel.Topology`, a preset's name such as
             `"h100-dgx:4"` or `"v5e:16x16"`, or a number of the devices at hand, for which the shape is chosen too.
-        in_specs, out_specs: pytree prefixes of `PartitionSpec` or None. What is given is kept; what is None is planned,
-            a result that continues an argument (a training state) as that argument.
+        in_specs, out_specs: pytree prefixes of `PartitionSpec` or None. What is given is kept; what is None is
+            planned, and a result that continues an argument (a training state) comes out laid out as that argument.
         donate_argnums: arguments whose memory the results may take over, as in `jax.jit`.
-        memory_limit: bytes per device that arguments, results and temporaries must fit in; by default the device's memory.
+        memory_limit: bytes per device that arguments, results and temporaries must fit in; by default the device's
+            memory where it has its own.
         cost_model: prices; by default those of the preset for the devices.
         time_limit: seconds for the search; with 0 the best hand-written layout is returned.
         unknown: whether an op that no rule is known for is replicated, with a warning, or an error.

@@ -53,8 +53,8 @@ class Plan:
     def status(self) -> str:
         """How the plan was found.
 
-        "optimal": proven to be the best within the model. "feasible": time was up first. "baseline": there was no time to
-        search, this is the best of the hand-written layouts. "given": this is one that was asked for.
+        "optimal": proven to be the best within the model. "feasible": time was up first. "baseline": there was no time
+        to search, this is the best of the hand-written layouts. "given": this is one that was asked for.
         """
         return self.choice.status
 
@@ -153,14 +153,14 @@ class Plan:
     def _device_mesh(self, what: str) -> Mesh:
         if not isinstance(self.mesh, Mesh):
             raise NoDevices(
-                f"cannot {what}: the plan is for {self.mesh}, which has no devices here; plan for a jax.sharding.Mesh of "
-                f"attached devices, or use plan.in_specs there"
+                f"cannot {what}: the plan is for {self.mesh}, which has no devices here; plan for a "
+                f"jax.sharding.Mesh of attached devices, or use plan.in_specs there"
             )
         return self.mesh
 
     @cached_property
     def alternatives(self) -> Mapping[str, Plan]:
-        """The hand-written layouts as plans of their own, by name; those that no strategy of the problem allows are missing."""
+        """The hand-written layouts as plans of their own, by name; those that the user's specs rule out are missing."""
         return {
             name: replace(self, choice=self.choice.instead(picks, self.request.donated), strategy=name)
             for name, picks in self.choice.candidates.items()
@@ -175,9 +175,7 @@ class Plan:
         return to_json(self.traced, self.request, self.choice)
 
     @staticmethod
-    def from_json(
-        text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh
-    ) -> Plan:
+    def from_json(text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh) -> Plan:
         """The plan that `to_json` wrote, for the same function, argument shapes and mesh.
 
         Raises:

@@ -198,9 +198,7 @@ class _Walk:
                 self._see_through(op, count)
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
-            arrays = [
-                self._fetch(a, use, copies, count, op) for a, use in zip(op.operands, uses, strict=True)
-            ]
+            arrays = [self._fetch(a, use, copies, count, op) for a, use in zip(op.operands, uses, strict=True)]
             if op.bodies:
                 self._loop(op, arrays, count)
             else:
@@ -258,17 +256,15 @@ class _Walk:
             (op.results, member.rule.results, work.writes),
         ):
             for position in positions:
-                value, layout = atoms[position], strategy.layout(member.dims(patterns[position]))
-                assert isinstance(value, Value)
-                moved += shard_elements(value.shape, layout, self.sizes) * value.itemsize
+                atom, layout = atoms[position], strategy.layout(member.dims(patterns[position]))
+                assert isinstance(atom, Value), "only arrays go through memory"
+                moved += shard_elements(atom.shape, layout, self.sizes) * atom.itemsize
         shards = float(shard_count(strategy.axes_on(member.factors), self.sizes))
         self.compute_seconds += count * float(op_seconds(self.cost, work, shards, moved))
         for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
             self._communicate(kind, axes, nbytes, count, op.source)
 
-    def _communicate(
-        self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str
-    ) -> None:
+    def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> None:
         seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
         self.collectives.append(Collective(kind, nbytes, axes, count, seconds, source))
 
@@ -294,11 +290,11 @@ class _Walk:
 
         def step(array: _Array, move: Step) -> _Array:
             array.end = max(array.end, self._time)
+            nbytes = root.nbytes / move.shards
             if move.kind == "slice":
-                nbytes = float(2 * move.elements * root.itemsize)
-                self.compute_seconds += count * float(self.cost.compute_seconds(0.0, nbytes, "float32"))
+                self.compute_seconds += count * float(self.priced.resharder.seconds("slice", (), nbytes))
             else:
-                self._communicate(move.kind, move.axes, float(move.elements * root.itemsize), count, source)
+                self._communicate(move.kind, move.axes, nbytes, count, source)
             return self._make(root, move.layout, f"{move.kind} of {root.name or array.name}", source)
 
         if use.view is not None:

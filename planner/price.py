@@ -27,8 +27,8 @@ class Priced:
     """The decisions of a program with a price on everything.
 
     Attributes:
-        strategies: per node, in the order of the problem's; the problem's last node stands for all ops that run whole on
-            every device.
+        strategies: per node, in the order of the problem's, whose last node stands for all ops that run whole on every
+            device.
         problem: without a memory limit.
     """
 
@@ -96,16 +96,22 @@ class _Pricing:
         values = tuple(sorted(node.values))
         found = enumerate_strategies(tuple(node.sizes), self.cost.axis_sizes, values, scatter_onto, reduced)
         pinned = node.pinned or (None,) * len(node.sizes)
+        halos = [halo for member in node.members for halo in halo_factors(member)]
         return tuple(
-            s for s in found if all(p is None or p == axes for p, axes in zip(pinned, s.axes, strict=True))
+            strategy
+            for strategy in found
+            if all(pin is None or pin == axes for pin, axes in zip(pinned, strategy.axes, strict=True))
+            and all(
+                # A halo reaches no further than the next shard.
+                halo <= node.sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
+                for factor, halo in halos
+            )
         )
 
     def node_seconds(self, index: int) -> np.ndarray:
         """`[S]` seconds in the ops of a node, each as often as it runs."""
         node, strategies = self.decisions.nodes[index], self.strategies[index]
-        counts = np.array(
-            [[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float
-        )
+        counts = np.array([[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float)
         seconds = np.zeros(len(strategies))
         for member in node.members:
             seconds += self._compute_seconds(member, counts)
@@ -130,9 +136,7 @@ class _Pricing:
             moved += _local_bytes(op.results[position], member.dims(member.rule.results[position]), counts)
         return op_seconds(self.cost, work, shards, moved)
 
-    def _collective_seconds(
-        self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray
-    ) -> np.ndarray:
+    def _collective_seconds(self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""
         seconds = np.zeros(len(strategies))
         reduced, halos = member.reduced, halo_factors(member)
@@ -160,23 +164,18 @@ class _Pricing:
         return home.node, use.node, matrix[np.ix_(source_of, target_of)] * use.weight
 
     def _layouts_of(self, node: int, dims: Dims, result: bool) -> tuple[list[Layout], np.ndarray]:
-        """The different layouts that a node's strategies give these dimensions, and `[S]` which strategy gives which."""
+        """The different layouts that a node's strategies give these dimensions, and `[S]` the one that each gives."""
         if node == REPLICATED:
             return [replicated(len(dims))], np.zeros(1, dtype=int)
         key = (node, dims, result)
         if key not in self._layouts:
             index: dict[Layout, int] = {}
-            of = [
-                index.setdefault(strategy.layout(dims, result), len(index))
-                for strategy in self.strategies[node]
-            ]
+            of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in self.strategies[node]]
             self._layouts[key] = (list(index), np.array(of))
         return self._layouts[key]
 
 
-def op_seconds(
-    cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float
-) -> np.ndarray:
+def op_seconds(cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float) -> np.ndarray:
     """Seconds of one op on one device; an op inside a fused loop is not launched on its own.
 
     Args:
@@ -202,15 +201,11 @@ def calls(around: Sequence[Op]) -> float:
 def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
     """The factors over which neighbours exchange elements, with how many."""
     return tuple(
-        (member.factor[name], count)
-        for name, count in member.rule.permutation.items()
-        if name in member.factor
+        (member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor
     )
 
 
-def inner_collectives(
-    member: Member, strategy: Strategy, cost: MeshCost
-) -> list[tuple[str, tuple[str, ...], float]]:
+def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
     """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
 
     The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
@@ -223,8 +218,8 @@ def inner_collectives(
         if not axes:
             continue
         kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
-        for value, pattern in zip(member.op.results, member.rule.results, strict=True):
-            found.append((kind, axes, _shard_bytes(value, strategy.layout(member.dims(pattern)), sizes)))
+        for result, pattern in zip(member.op.results, member.rule.results, strict=True):
+            found.append((kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)))
     for factor, exchanged in halo_factors(member):
         axes = strategy.axes[factor]
         if not axes or not exchanged:

@@ -93,9 +93,7 @@ class Problem:
         count = len(self.costs)
         for what, found in (("usages", len(self.usages)), ("intervals", len(self.intervals))):
             if found != count:
-                raise ProblemError(
-                    f"{count} nodes have costs but {found} have {what}; give one entry per node"
-                )
+                raise ProblemError(f"{count} nodes have costs but {found} have {what}; give one entry per node")
         if self.names and len(self.names) != count:
             raise ProblemError(f"{count} nodes but {len(self.names)} names; give one per node, or none")
         for node in range(count):
@@ -103,9 +101,7 @@ class Problem:
         for number, edge in enumerate(self.edges):
             self._check_edge(number, edge)
         if self.usage_limit is not None and not self.usage_limit >= 0:
-            raise ProblemError(
-                f"usage_limit is {self.usage_limit}; give a number of bytes, or None for no limit"
-            )
+            raise ProblemError(f"usage_limit is {self.usage_limit}; give a number of bytes, or None for no limit")
 
     def _check_node(self, node: int) -> None:
         costs, usages, (start, end) = self.costs[node], self.usages[node], self.intervals[node]
@@ -115,9 +111,7 @@ class Problem:
                 "both need one entry per strategy, at least one"
             )
         if not (costs > -math.inf).all():
-            raise ProblemError(
-                f"{self.label(node)}: a cost is NaN or -inf; only +inf may mark an impossible strategy"
-            )
+            raise ProblemError(f"{self.label(node)}: a cost is NaN or -inf; only +inf may mark an impossible strategy")
         if not ((usages >= 0) & (usages < math.inf)).all():
             raise ProblemError(f"{self.label(node)}: a usage is negative, NaN or infinite; give bytes")
         if start > end:
@@ -126,9 +120,7 @@ class Problem:
     def _check_edge(self, number: int, edge: Edge) -> None:
         for end in (edge.tail, edge.head):
             if not 0 <= end < len(self.costs):
-                raise ProblemError(
-                    f"edge {number}: there is no node {end}; nodes are 0 to {len(self.costs) - 1}"
-                )
+                raise ProblemError(f"edge {number}: there is no node {end}; nodes are 0 to {len(self.costs) - 1}")
         wanted = (self.costs[edge.tail].size, self.costs[edge.head].size)
         if edge.cost.shape != wanted:
             raise ProblemError(
@@ -162,9 +154,7 @@ class Problem:
 
     def usage_over_time(self, picks: Sequence[int] | IntArray) -> tuple[IntArray, FloatArray]:
         """The times at which what is live changes, ascending, and the bytes live from each until the next."""
-        used = np.array(
-            [usage[pick] for usage, pick in zip(self.usages, picks, strict=True)], dtype=np.float64
-        )
+        used = np.array([usage[pick] for usage, pick in zip(self.usages, picks, strict=True)], dtype=np.float64)
         spans = np.array(self.intervals, dtype=np.int64).reshape(-1, 2)
         times = np.unique(spans)
         change = np.zeros(times.size)
@@ -305,9 +295,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows(record: Any, key: str, place: str) -> tuple[FloatArray, ...]:
-    return tuple(
-        _row(row, f"{place}.{key}[{index}]") for index, row in enumerate(_field(record, key, place, list))
-    )
+    return tuple(_row(row, f"{place}.{key}[{index}]") for index, row in enumerate(_field(record, key, place, list)))
 
 
 def _row(row: Any, place: str) -> FloatArray:

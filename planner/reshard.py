@@ -7,6 +7,7 @@ step. So a change of layout is a chain of `slice` (free of communication), `all-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.model import MeshCost
-from planner.layout import Layout, axes_of, shard_count, shard_elements
+from planner.layout import Layout, axes_of, divides, shard_count
 
 StepKind = Literal["slice", "all-to-all", "collective-permute", "all-gather"]
 Mesh = tuple[tuple[str, int], ...]
@@ -28,57 +29,50 @@ class Step:
     Attributes:
         axes: the mesh axes that the collective runs over; empty for a slice.
         layout: the layout after it.
-        elements: what one device holds of the larger side; for a slice, of the result.
+        shards: into how many parts the side of which a device holds more is split; for a slice, the result.
     """
 
     kind: StepKind
     axes: tuple[str, ...]
     layout: Layout
-    elements: int
+    shards: int
 
 
-def chains(
-    shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh
-) -> tuple[tuple[Step, ...], ...]:
-    """The chains worth pricing: move axes where they can be moved, or gather what differs and slice.
+def chains(shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
+    """The chains worth pricing: gather what differs and slice, or move axes where they can be moved.
 
     Args:
         shape: the array's global shape.
         source, target: layouts that divide it.
         mesh: (axis, size) pairs.
     """
-    if source == target:
-        return ((),)
-    moving, gathering = _moving(shape, source, target, mesh), _gathering(shape, source, target, mesh)
-    return (gathering,) if moving is None or moving == gathering else (moving, gathering)
+    gathering, moving = _gathering(source, target, mesh), _moving(source, target, mesh)
+    sizes = dict(mesh)
+    if moving == gathering or not all(divides(shape, step.layout, sizes) for step in moving):
+        return (gathering,)
+    return gathering, moving
 
 
 class _Walk:
     """A layout that is changed step by step."""
 
-    def __init__(self, shape: tuple[int, ...], layout: Layout, mesh: Mesh):
-        self.shape, self.layout, self.sizes = shape, layout, dict(mesh)
+    def __init__(self, layout: Layout, mesh: Mesh):
+        self.layout, self.sizes = layout, dict(mesh)
         self.steps: list[Step] = []
 
     def to(self, kind: StepKind, axes: Sequence[str], layout: Layout) -> None:
-        if layout == self.layout:
-            return
-        sides = (self.layout, layout) if kind == "all-gather" else (layout,)
-        elements = max(shard_elements(self.shape, side, self.sizes) for side in sides)
-        self.steps.append(Step(kind, tuple(axes), layout, elements))
-        self.layout = layout
+        if layout != self.layout:
+            self.steps.append(Step(kind, tuple(axes), layout, shard_count(axes_of(layout), self.sizes)))
+            self.layout = layout
 
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
         return (*self.layout[:dim], tuple(axes), *self.layout[dim + 1 :])
 
-    def splits(self, dim: int, axes: Sequence[str]) -> bool:
-        return self.shape[dim] % shard_count(axes, self.sizes) == 0
 
-
-@lru_cache(maxsize=1 << 16)
-def _gathering(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
+@lru_cache(maxsize=1 << 18)
+def _gathering(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     """Gather each dimension back to what it has in common with the target, then slice."""
-    walk = _Walk(shape, source, mesh)
+    walk = _Walk(source, mesh)
     for dim, (have, want) in enumerate(zip(source, target, strict=True)):
         common = 0
         while common < min(len(have), len(want)) and have[common] == want[common]:
@@ -88,61 +82,41 @@ def _gathering(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mes
     return tuple(walk.steps)
 
 
-@lru_cache(maxsize=1 << 16)
-def _moving(shape: tuple[int, ...], source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...] | None:
+@lru_cache(maxsize=1 << 18)
+def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     """Slice by new axes, put each dimension in order, move axes between dimensions, gather what is left over.
 
     All-to-all and all-gather act on the minor axes of a dimension, so a permutation of devices brings them there first.
-    None where a step would not divide evenly.
+    The layouts on the way split dimensions more than either end does, and need not divide every array.
     """
-    walk = _Walk(shape, source, mesh)
+    walk = _Walk(source, mesh)
     held, wanted = set(axes_of(source)), set(axes_of(target))
     goal = {axis: dim for dim, axes in enumerate(target) for axis in axes}
-
-    sliced = tuple(
-        (*have, *(axis for axis in want if axis not in held))
-        for have, want in zip(source, target, strict=True)
-    )
-    if not all(walk.splits(dim, axes) for dim, axes in enumerate(sliced)):
-        return None
-    walk.to("slice", (), sliced)
 
     def stays(dim: int, axis: str) -> bool:
         return goal.get(axis, dim) == dim
 
+    def in_order(axes: Sequence[str], want: Sequence[str]) -> tuple[str, ...]:
+        """Those that are wanted here, as wanted, then those to gather."""
+        return *(axis for axis in want if axis in axes), *(axis for axis in axes if axis not in wanted)
+
+    new = (tuple(axis for axis in want if axis not in held) for want in target)
+    walk.to("slice", (), tuple((*have, *added) for have, added in zip(source, new, strict=True)))
     arranged = tuple(
-        (
-            *_in_order(axes, want),
-            *(a for a in axes if a not in wanted),
-            *(a for a in axes if not stays(dim, a)),
-        )
+        (*in_order(axes, want), *(axis for axis in axes if not stays(dim, axis)))
         for dim, (axes, want) in enumerate(zip(walk.layout, target, strict=True))
     )
     walk.to("collective-permute", _disordered(walk.layout, arranged), arranged)
-
-    for dim in range(len(shape)):
+    for dim in range(len(source)):
         while walk.layout[dim] and not stays(dim, axis := walk.layout[dim][-1]):
-            receiver = goal[axis]
-            received = (*walk.layout[receiver], axis)
-            if not walk.splits(receiver, received):
-                return None
             moved = list(walk.layout)
-            moved[dim], moved[receiver] = walk.layout[dim][:-1], received
+            moved[dim], moved[goal[axis]] = moved[dim][:-1], (*moved[goal[axis]], axis)
             walk.to("all-to-all", (axis,), tuple(moved))
-
-    ordered = tuple(
-        (*_in_order(axes, want), *(axis for axis in axes if axis not in wanted))
-        for axes, want in zip(walk.layout, target, strict=True)
-    )
+    ordered = tuple(in_order(axes, want) for axes, want in zip(walk.layout, target, strict=True))
     walk.to("collective-permute", _disordered(walk.layout, ordered), ordered)
     for dim, want in enumerate(target):
-        left = walk.layout[dim][len(want) :]
-        walk.to("all-gather", left, walk.with_dim(dim, want))
+        walk.to("all-gather", walk.layout[dim][len(want) :], walk.with_dim(dim, want))
     return tuple(walk.steps)
-
-
-def _in_order(axes: Sequence[str], want: Sequence[str]) -> tuple[str, ...]:
-    return tuple(axis for axis in want if axis in axes)
 
 
 def _disordered(before: Layout, after: Layout) -> tuple[str, ...]:
@@ -157,23 +131,26 @@ class Resharder:
         self.cost = cost
         self.mesh: Mesh = tuple(cost.axis_sizes.items())
         self._paths: dict[tuple[tuple[int, ...], int, Layout, Layout], tuple[Step, ...]] = {}
+        self._tables: dict[int, _Table] = {}
         self._matrices: dict[object, np.ndarray] = {}
 
     def path(self, shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The cheapest chain of steps from `source` to `target`."""
-        if source == target:
-            return ()
         key = (shape, itemsize, source, target)
         if key not in self._paths:
-            options = chains(shape, source, target, self.mesh)
-            self._paths[key] = min(
-                options, key=lambda steps: sum(self.seconds(step, itemsize) for step in steps)
-            )
+            nbytes = math.prod(shape) * itemsize
+
+            def seconds(steps: tuple[Step, ...]) -> float:
+                return sum(float(self.seconds(step.kind, step.axes, nbytes / step.shards)) for step in steps)
+
+            self._paths[key] = min(chains(shape, source, target, self.mesh), key=seconds)
         return self._paths[key]
 
-    def seconds(self, step: Step, itemsize: int) -> float:
-        """Seconds of one step for elements of `itemsize` bytes."""
-        return float(self._seconds(step.kind, step.axes, np.asarray(step.elements * itemsize, dtype=float)))
+    def seconds(self, kind: StepKind, axes: tuple[str, ...], nbytes: float | np.ndarray) -> np.ndarray:
+        """Seconds of a step of which one device holds `nbytes` on the larger side."""
+        if kind == "slice":
+            return np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
+        return np.asarray(self.cost.collective_seconds(kind, axes, nbytes))
 
     def matrix(
         self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
@@ -181,32 +158,57 @@ class Resharder:
         """Seconds from every source to every target layout, `[len(sources), len(targets)]`."""
         key = (shape, itemsize, tuple(sources), tuple(targets))
         if key not in self._matrices:
-            self._matrices[key] = self._matrix(shape, itemsize, sources, targets)
+            table = self._tables.setdefault(len(shape), _Table(self.mesh))
+            pairs = table.pairs(sources, targets)
+            self._matrices[key] = table.seconds(shape, itemsize, self)[pairs]
         return self._matrices[key]
 
-    def _matrix(
-        self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
-    ) -> np.ndarray:
-        batches: dict[tuple[StepKind, tuple[str, ...]], tuple[list[int], list[int]]] = {}
-        width = len(targets)
-        alternative = np.zeros(len(sources) * width, dtype=bool)
-        for row, source in enumerate(sources):
-            for column, target in enumerate(targets):
-                options = chains(shape, source, target, self.mesh)
-                for option, steps in enumerate(options):
-                    cell = 2 * (row * width + column) + option
-                    for step in steps:
-                        cells, sizes = batches.setdefault((step.kind, step.axes), ([], []))
-                        cells.append(cell)
-                        sizes.append(step.elements * itemsize)
-                alternative[row * width + column] = len(options) > 1
-        seconds = np.zeros(2 * len(alternative))
-        for (kind, axes), (cells, sizes) in batches.items():
-            np.add.at(seconds, cells, self._seconds(kind, axes, np.asarray(sizes, dtype=float)))
-        first, second = seconds.reshape(-1, 2).T
-        return np.where(alternative, np.minimum(first, second), first).reshape(len(sources), width)
 
-    def _seconds(self, kind: StepKind, axes: tuple[str, ...], nbytes: np.ndarray) -> np.ndarray:
-        if kind == "slice":
-            return np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
-        return np.asarray(self.cost.collective_seconds(kind, axes, nbytes))
+class _Table:
+    """The chains between layouts of one rank, ready to be priced for arrays of any shape.
+
+    Each pair of layouts has two cells, gathering and moving. By kind and axes of a step there are the cells that such a
+    step is in, with the shards that the array is then split into; by layout, the pairs that visit it.
+    """
+
+    def __init__(self, mesh: Mesh):
+        self._mesh = mesh
+        self._layouts: dict[Layout, int] = {}
+        self._pairs = np.zeros((0, 0), dtype=np.int64)
+        self._count = 0
+        self._steps: dict[tuple[StepKind, tuple[str, ...]], list[tuple[int, int]]] = {}
+        self._visits: dict[Layout, list[int]] = {}
+
+    def pairs(self, sources: Sequence[Layout], targets: Sequence[Layout]) -> np.ndarray:
+        """`[len(sources), len(targets)]` numbers of the pairs; chains that are new are worked out."""
+        rows, columns = (
+            [self._layouts.setdefault(layout, len(self._layouts)) for layout in side] for side in (sources, targets)
+        )
+        grown = len(self._layouts) - len(self._pairs)
+        self._pairs = np.pad(self._pairs, (0, grown), constant_values=-1)
+        for row, column in np.argwhere(self._pairs[np.ix_(rows, columns)] < 0):
+            self._pairs[rows[row], columns[column]] = self._count
+            self._add(sources[row], targets[column])
+        return self._pairs[np.ix_(rows, columns)]
+
+    def _add(self, source: Layout, target: Layout) -> None:
+        gathering, moving = _gathering(source, target, self._mesh), _moving(source, target, self._mesh)
+        for option, chain in enumerate((gathering, moving)):
+            for step in chain:
+                self._steps.setdefault((step.kind, step.axes), []).append((2 * self._count + option, step.shards))
+        for step in moving:
+            self._visits.setdefault(step.layout, []).append(self._count)
+        self._count += 1
+
+    def seconds(self, shape: tuple[int, ...], itemsize: int, resharder: Resharder) -> np.ndarray:
+        """Seconds of the cheaper chain that divides the array, for every pair there is."""
+        nbytes, sizes = math.prod(shape) * itemsize, dict(self._mesh)
+        seconds = np.zeros(2 * self._count)
+        for (kind, axes), entries in self._steps.items():
+            cells, shards = np.array(entries).T
+            np.add.at(seconds, cells, resharder.seconds(kind, axes, nbytes / shards))
+        gathering, moving = seconds.reshape(-1, 2).T
+        for layout, pairs in self._visits.items():
+            if not divides(shape, layout, sizes):
+                moving[pairs] = np.inf
+        return np.minimum(gathering, moving)

@@ -55,8 +55,8 @@ def from_json(
         raise PlanMismatch(f"the plan has format {found!r}, this version reads {FORMAT}; plan again")
     traced = trace(fn, tuple(example_args))
     _compare(document, _about_function(traced))
-    specs = [tuple(map(_spec, document[side])) for side in ("in_specs", "out_specs")]
-    request = make_request(traced, *specs, document["donate_argnums"])
+    in_specs, out_specs = (tuple(map(_spec, document[side])) for side in ("in_specs", "out_specs"))
+    request = make_request(traced, in_specs, out_specs, document["donate_argnums"])
     choice = next(mesh_choices(mesh))
     priced = build(traced, build_graph(traced), request, choice)
     _compare(document, _about_nodes(priced))
@@ -75,7 +75,8 @@ def _compare(document: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     for what, value in json.loads(json.dumps(here)).items():
         if document.get(what) != value:
             raise PlanMismatch(
-                f"the plan was made for other {what}: {_short(document.get(what))}, here they are {_short(value)}; plan again"
+                f"the plan was made for other {what}: {_short(document.get(what))}, here they are {_short(value)}; "
+                f"plan again"
             )
 
 

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from planner.errors import InvalidSpec
-from planner.graph import Atom, Graph, Op, Value
+from planner.graph import Atom, Graph, Op, aval_of
 from planner.layout import Layout, PartialLayout, from_spec
 from planner.state import match_state
 from planner.trace import Traced
@@ -36,9 +36,7 @@ class Request:
     donated: tuple[bool, ...]
 
 
-def read_request(
-    traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]
-) -> Request:
+def read_request(traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]) -> Request:
     """Spreads pytree prefixes over the leaves and finds the state that goes round.
 
     Raises:
@@ -62,9 +60,7 @@ def make_request(
             raise InvalidSpec(f"donate_argnums names argument {argnum}, {traced.name} takes {len(children)}")
     argnums = tuple(argnum % len(children) for argnum in argnums)
     argument_of = [position for position, child in enumerate(children) for _ in range(child.num_leaves)]
-    ties = tuple(
-        None if spec is not None else tie for spec, tie in zip(out_specs, match_state(traced), strict=True)
-    )
+    ties = tuple(None if spec is not None else tie for spec, tie in zip(out_specs, match_state(traced), strict=True))
     return Request(
         tuple(in_specs),
         tuple(out_specs),
@@ -89,9 +85,7 @@ def spread(prefix: Any, tree: PyTreeDef, what: str) -> tuple[PartitionSpec | Non
         raise InvalidSpec(f"{what} is no pytree prefix of what it describes, {tree}: {error}") from error
     for leaf in leaves:
         if not is_spec(leaf):
-            raise InvalidSpec(
-                f"{what} holds {leaf!r}; give jax.sharding.PartitionSpec, or None to let it be planned"
-            )
+            raise InvalidSpec(f"{what} holds {leaf!r}; give jax.sharding.PartitionSpec, or None to let it be planned")
     return tuple(leaves)
 
 
@@ -103,7 +97,7 @@ def pins(
 ) -> list[Layout | None]:
     """The layouts that the specs ask for on one mesh."""
     return [
-        None if spec is None else from_spec(spec, _shape(atom), mesh, name)
+        None if spec is None else from_spec(spec, aval_of(atom).shape, mesh, name)
         for spec, atom, name in zip(specs, atoms, names, strict=True)
     ]
 
@@ -123,13 +117,7 @@ def constraints(graph: Graph, mesh: Mapping[str, int]) -> dict[Op, PartialLayout
             raise InvalidSpec(
                 f"with_sharding_constraint at {op.source} uses {sharding}; use a PartitionSpec or NamedSharding"
             )
-        spec = PartitionSpec(
-            *(None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in sharding.spec)
-        )
+        spec = PartitionSpec(*(None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in sharding.spec))
         layout = from_spec(spec, op.results[0].shape, mesh, f"with_sharding_constraint at {op.source}")
         found[op] = tuple(None if dim in free else axes for dim, axes in enumerate(layout))
     return found
-
-
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return atom.shape if isinstance(atom, Value) else tuple(atom.aval.shape)

@@ -37,9 +37,7 @@ def match_state(traced: Traced) -> tuple[int | None, ...]:
     `stencil(u) -> u`.
     """
     arguments = _Subtree(traced.in_tree, 0).children()
-    parts = arguments + [
-        part for argument in arguments for part in argument.children() if _is_container(part)
-    ]
+    parts = arguments + [part for argument in arguments for part in argument.children() if _is_container(part)]
     taken: set[int] = set()
     ties: list[int | None] = [None] * len(traced.out_avals)
 

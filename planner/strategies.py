@@ -28,8 +28,7 @@ class Strategy:
     def layout(self, dims: Dims, result: bool = False) -> Layout:
         """The layout of a value whose dimensions are these factors; of a result, after any scattering."""
         return tuple(
-            tuple(axis for factor in dim for axis in self._on(factor, result and factor == dim[-1]))
-            for dim in dims
+            tuple(axis for factor in dim for axis in self._on(factor, result and factor == dim[-1])) for dim in dims
         )
 
     def _on(self, factor: int, result: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, KeyPath, PyTreeDef, SequenceKey
@@ -77,12 +78,12 @@ def abstract(leaf: Any, what: str) -> jax.ShapeDtypeStruct:
             f"argument {what} is {leaf!r}, not an array or jax.ShapeDtypeStruct; "
             f"bind static arguments with functools.partial"
         ) from error
-    dtype = aval.dtype if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended) else np.dtype(aval.dtype)
+    dtype = aval.dtype if jnp.issubdtype(aval.dtype, jax.dtypes.extended) else np.dtype(aval.dtype)
     weak_type = bool(getattr(aval, "weak_type", False))
     return jax.ShapeDtypeStruct(aval.shape, dtype, weak_type=weak_type)
 
 
-def argument_names(fn: Callable[..., Any], paths: tuple[KeyPath, ...], count: int) -> tuple[str, ...]:
+def argument_names(fn: Callable[..., Any], paths: tuple[KeyPath[Any], ...], count: int) -> tuple[str, ...]:
     """A readable name per argument leaf: the parameter's own name, then the path inside it."""
     parameters = parameter_names(fn, count)
     return tuple("/".join(filter(None, (parameters[path[0].idx], path_name(path[1:])))) for path in paths)
@@ -102,7 +103,7 @@ def parameter_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
     return tuple(names[position] for position in range(count))
 
 
-def path_name(path: KeyPath) -> str:
+def path_name(path: KeyPath[Any]) -> str:
     """`layers/0/wq` for a pytree key path."""
     return "/".join(_key_name(key) for key in path)
 

@@ -1,8 +1,8 @@
 """Twin layers: nodes that look alike from nearby take one decision.
 
-A network of 96 equal layers is written out as 96 times the same subgraph. Nodes are labelled by what they are and, for a
-few rounds, by what their neighbours are (the colour refinement of Weisfeiler and Leman); equal labels share a strategy.
-The first and last layers, which have other neighbours, are decided on their own.
+A network of 96 equal layers is written out as 96 times the same subgraph. Nodes are labelled by what they are and, for
+a few rounds, by what their neighbours are (the colour refinement of Weisfeiler and Leman); equal labels share a
+strategy. The first and last layers, which have other neighbours, are decided on their own.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def twins(decisions: Decisions) -> tuple[int, ...]:
                 around[use.node].append(("in", kind, home.dims, labels[home.node]))
                 around[home.node].append(("out", kind, home.dims, labels[use.node]))
         labels = _numbered(
-            [
-                (label, tuple(sorted(map(hash, neighbours))))
-                for label, neighbours in zip(labels, around, strict=True)
-            ]
+            [(label, tuple(sorted(map(hash, neighbours)))) for label, neighbours in zip(labels, around, strict=True)]
         )
     return labels
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.decisions import REPLICATED, Decisions, Home, Use
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.grouping import Grouping
 from planner.layout import Layout, PartialLayout
 
@@ -27,11 +27,10 @@ def decide(
     grouping = Grouping(graph, in_pins, constraints)
     collector = _Uses(grouping)
     collector.walk(graph.body, 1.0)
-    wanted = []
+    wanted: list[Home | None] = []
     for position, (atom, tie, pin) in enumerate(zip(graph.body.outputs, ties, out_pins, strict=True)):
         if pin is not None:
-            shape = atom.shape if isinstance(atom, Value) else atom.aval.shape
-            wanted.append(grouping.new_value("result", shape, f"result {position}", 1.0, pin))
+            wanted.append(grouping.new_value("result", aval_of(atom).shape, f"result {position}", 1.0, pin))
         else:
             wanted.append(None if tie is None else grouping.homes[graph.body.inputs[tie]])
     collector.outputs(graph.body, wanted, 1.0)
@@ -41,10 +40,7 @@ def decide(
         {**grouping.homes, **{value: home for value in grouping.aliases if (home := collector.home(value))}},
         grouping.members,
         {op: tuple(use and uses[use] for use in operands) for op, operands in collector.operand_uses.items()},
-        {
-            body: tuple(use and uses[use] for use in outputs)
-            for body, outputs in collector.output_uses.items()
-        },
+        {body: tuple(use and uses[use] for use in outputs) for body, outputs in collector.output_uses.items()},
         tuple(uses.values()),
         tuple(ties),
         frozenset(grouping.constant),
@@ -77,8 +73,7 @@ class _Uses:
             elif op.bodies:
                 entering, leaving = grouping.boundaries[op]
                 self.operand_uses[op] = tuple(
-                    self._use(atom, home, weight, body)
-                    for atom, home in zip(op.operands, entering, strict=True)
+                    self._use(atom, home, weight, body) for atom, home in zip(op.operands, entering, strict=True)
                 )
                 inside = weight * op.trips / (len(op.bodies) if op.name == "cond" else 1)
                 for inner, homes in zip(op.bodies, leaving, strict=True):
@@ -106,9 +101,7 @@ class _Uses:
             for atom, home in zip(body.outputs, homes, strict=True)
         )
 
-    def _use(
-        self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False
-    ) -> Use | None:
+    def _use(self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False) -> Use | None:
         root = self.grouping.root(atom)
         if not isinstance(root, Value) or not root.rank:
             return None

@@ -11,31 +11,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jax.extend.core import Literal
-
 from planner.decisions import Decisions
-from planner.graph import TRANSPARENT, Atom, Graph, Op, Value
+from planner.graph import TRANSPARENT, Atom, Graph, Op, Value, aval_of
 
 UNFUSED = frozenset(
     {
-        "dot_general", "ragged_dot_general", "conv_general_dilated", "scatter", "scatter-add", "scatter_mul", "scatter_min",
-        "scatter_max", "sort", "top_k", "fft", "cholesky", "lu", "householder_product", "eigh", "svd",
-        "triangular_solve", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce_window_sum", "reduce_window_max",
-        "reduce_window_min", "select_and_scatter_add", "random_bits", "threefry2x32", "argmax", "argmin", "concatenate",
+        "dot_general", "ragged_dot_general", "conv_general_dilated", "scatter", "scatter-add",
+        "scatter_mul", "scatter_min", "scatter_max", "sort", "top_k", "fft", "cholesky", "lu",
+        "householder_product", "eigh", "svd", "triangular_solve", "cumsum", "cumprod", "cummax", "cummin",
+        "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "reduce_window_min",
+        "select_and_scatter_add", "random_bits", "threefry2x32", "argmax", "argmin", "concatenate",
         "custom_call", "dynamic_update_slice",
     }
 )  # fmt: skip
 """Ops that start and end a fused loop on every backend."""
 
-REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce"}
-)
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce"})
 """Ops that end a fused loop but can end one that computes their operand."""
 
 TRANSCENDENTAL = frozenset(
     {
-        "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "pow", "erf", "erfc", "erf_inv",
-        "rsqrt", "sqrt", "cbrt", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan", "lgamma", "digamma",
+        "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "pow", "erf",
+        "erfc", "erf_inv", "rsqrt", "sqrt", "cbrt", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh",
+        "asin", "acos", "atan", "lgamma", "digamma",
     }
 )  # fmt: skip
 
@@ -64,18 +62,16 @@ def flops(op: Op) -> float:
     match op.name:
         case "dot_general":
             (contracted, _), _ = op.params["dimension_numbers"]
-            return 2.0 * elements * math.prod(_shape(op.operands[0])[dim] for dim in contracted)
+            return 2.0 * elements * math.prod(aval_of(op.operands[0]).shape[dim] for dim in contracted)
         case "conv_general_dilated":
-            kernel = _shape(op.operands[1])
+            kernel = aval_of(op.operands[1]).shape
             out_features = kernel[op.params["dimension_numbers"].rhs_spec[0]]
             return 2.0 * elements * math.prod(kernel) / out_features
         case "reduce_window_sum" | "reduce_window_max" | "reduce_window_min":
             return float(elements * math.prod(op.params["window_dimensions"]))
         case "sort":
-            return float(
-                elements * max(1.0, math.log2(max(2, _shape(op.operands[0])[op.params["dimension"]])))
-            )
-    largest = max([elements, *(math.prod(_shape(atom)) for atom in op.operands)], default=0)
+            return float(elements * max(1.0, math.log2(max(2, aval_of(op.operands[0]).shape[op.params["dimension"]]))))
+    largest = max([elements, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0)
     return float(largest)
 
 
@@ -91,9 +87,7 @@ def works(graph: Graph, decisions: Decisions) -> Mapping[Op, Work]:
             for position, atom in enumerate(op.operands)
             if isinstance(atom, Value) and atom.rank and atom in stored
         )
-        writes = tuple(
-            position for position, value in enumerate(op.results) if value.rank and value in stored
-        )
+        writes = tuple(position for position, value in enumerate(op.results) if value.rank and value in stored)
         transcendentals = math.prod(op.results[0].shape) if op.name in TRANSCENDENTAL else 0
         result[op] = Work(flops(op), float(transcendentals), _dtype(op), reads, writes)
     return result
@@ -139,14 +133,9 @@ def stored_values(graph: Graph, decisions: Decisions) -> frozenset[Value]:
     return frozenset(stored - decisions.constant)
 
 
-def _shape(atom: Atom) -> tuple[int, ...]:
-    return tuple(atom.aval.shape) if isinstance(atom, Literal) else atom.shape
-
-
 def _dtype(op: Op) -> str:
     """The type of the operands: what a matrix unit multiplies in, whatever it accumulates in."""
     for atom in op.operands:
-        dtype = atom.aval.dtype if isinstance(atom, Literal) else atom.dtype
-        if _shape(atom) or isinstance(atom, Value):
-            return str(dtype)
+        if isinstance(atom, Value) or aval_of(atom).shape:
+            return str(aval_of(atom).dtype)
     return "float32"
