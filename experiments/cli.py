@@ -1,0 +1,183 @@
+"""The command line: `meshwright demo | plan | audit | calibrate | solve`."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from executor import calibrate as calibrate_devices
+from experiments import arguments
+from experiments.demo import demo as run_demo
+from experiments.terminal import bars
+from experiments.workloads import names, workload
+from planner import MeshwrightError, Plan
+from planner import plan as make_plan
+from planner.problem import Problem
+from planner.solve import Progress, Solution
+from planner.solve import solve as solve_problem
+
+app = typer.Typer(
+    help="Plans how a JAX function is laid out over many devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class SizeName(StrEnum):
+    """How large a workload is: to run here, or to plan by shape."""
+
+    test = "test"
+    full = "full"
+
+
+WorkloadArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKLOAD|MODULE:FUNCTION",
+        help=f"One of {', '.join(names())}; or a function of yours that returns (fn, example_args).",
+    ),
+]
+MeshOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SHAPE|COUNT|PRESET",
+        help="2x4: a mesh of devices at hand. 8 or h100-dgx:4: the shape is chosen too.",
+    ),
+]
+SizeOption = Annotated[SizeName, typer.Option(help="Of a workload: as run here, or as large as in earnest.")]
+MemoryOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=arguments.nbytes, metavar="BYTES", help="Per device, such as 16GiB.  [default: the device's own]"
+    ),
+]
+TimeOption = Annotated[float, typer.Option(min=0.0, help="Seconds for the search.")]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the table goes, as CSV.")] = Path("out/demo.csv"),
+    workload_name: Annotated[str, typer.Option("--workload", help="What to plan.")] = "gpt",
+    mesh: Annotated[str, typer.Option(help="Shape of the mesh of CPU devices.")] = "2x4",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each layout is timed, at least.")] = 15,
+) -> None:
+    """Plans a GPT train step for eight CPU devices and races it against the usual layouts."""
+    if not jax.config.values["jax_platforms"]:
+        jax.config.update("jax_platforms", "cpu")
+    arguments.offer_cpu_devices(mesh)
+    run_demo(workload(workload_name), arguments.device_mesh(arguments.shape(mesh)), out, rounds)
+
+
+@app.command()
+def plan(
+    function: WorkloadArgument,
+    mesh: MeshOption,
+    size: SizeOption = SizeName.test,
+    memory_limit: MemoryOption = None,
+    time_limit: TimeOption = 30.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the plan to this file.")] = None,
+) -> None:
+    """Chooses a layout and says what it costs."""
+    made = planned(function, mesh, size, memory_limit, time_limit)
+    typer.echo(made.explain())
+    if json_file is not None:
+        json_file.write_text(made.to_json())
+        typer.echo(f"\nThe plan is in {json_file}")
+
+
+def planned(function: str, mesh: str, size: SizeName, memory_limit: float | None, time_limit: float) -> Plan:
+    """The plan for what was typed."""
+    arguments.offer_cpu_devices(mesh)
+    target = arguments.target(function, size.value)
+    return make_plan(
+        target.fn,
+        target.example_args,
+        arguments.mesh(mesh),
+        donate_argnums=target.donate_argnums,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        progress=True,
+    )
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Option(help="Where the profile goes, as JSON.")] = Path("profile.json"),
+) -> None:
+    """Measures the devices at hand, for predictions that fit them."""
+    arguments.offer_cpu_devices()
+    with bars() as shown:
+        task = shown.add_task("calibrating", total=None)
+        model = calibrate_devices(
+            jax.devices(), progress=lambda done, total: shown.update(task, completed=done, total=total)
+        )
+    out.write_text(model.to_json())
+    typer.echo(f"The profile of {model.topology.name} is in {out}; use it with CostModel.read({str(out)!r})")
+
+
+@app.command()
+def solve(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="A problem, as .json or .json.gz (IOPDDL).")
+    ],
+    time_limit: TimeOption = 30.0,
+    out: Annotated[Path, typer.Option(help="Where the solution goes, as JSON.")] = Path("solution.json"),
+    progress: Annotated[bool, typer.Option("--progress", help="Tell each improvement.")] = False,
+) -> None:
+    """Solves a sharding problem in the form of the ASPLOS 2025 contest; reading it counts as time."""
+    begun = time.perf_counter()
+    problem = Problem.read(file)
+    read = time.perf_counter() - begun
+    found = solve_problem(
+        problem, time_limit=max(0.0, time_limit - read), progress=tell_progress if progress else None
+    )
+    out.write_text(json.dumps(solution_record(found, time.perf_counter() - begun)) + "\n")
+    typer.echo(
+        f"{found.status}: cost {found.cost:.9g}, bound {found.lower_bound:.9g}, gap {found.gap:.3%}, in {out}"
+    )
+    if found.picks is None:
+        raise typer.Exit(1)
+
+
+def tell_progress(step: Progress) -> None:
+    """A line on stderr for an improvement."""
+    gap = (step.cost - step.lower_bound) / abs(step.cost) if 0 < step.cost < math.inf else math.inf
+    typer.echo(
+        f"{step.seconds:8.1f} s   cost {step.cost:<14.9g} bound {step.lower_bound:<14.9g} gap {gap:.3%}", err=True
+    )
+
+
+def solution_record(found: Solution, seconds: float) -> dict[str, Any]:
+    """As JSON has it: null where there is no number."""
+    return {
+        "solution": None if found.picks is None else found.picks.tolist(),
+        "cost": finite(found.cost),
+        "lower_bound": finite(found.lower_bound),
+        "gap": finite(found.gap),
+        "seconds": seconds,
+        "status": found.status,
+    }
+
+
+def finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line; an error of ours is one message and exit code 1, a misused command exit code 2."""
+    try:
+        app(args=argv)
+    except MeshwrightError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,133 @@
+"""Plans against each other: each different program compiled once, then timed in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from planner import Plan
+
+WARMUP_CALLS = 2
+FAR_BEHIND = 3.0
+"""A program that takes this many times the second fastest's time is timed no further."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled plan.
+
+    Attributes:
+        names: of all plans that come out as this very program.
+        plan: the first of them.
+    """
+
+    names: tuple[str, ...]
+    plan: Plan
+    compiled: jax.stages.Compiled
+
+
+def contenders(plan: Plan) -> Mapping[str, Plan]:
+    """The plan and the hand-written layouts of the same problem, by name."""
+    return {plan.strategy: plan, **plan.alternatives}
+
+
+def compile_programs(
+    plans: Mapping[str, Plan], progress: Callable[[str, float], None] = lambda name, done: None
+) -> list[Program]:
+    """Compiles each different program once: between two names of one program, timing would toss a coin.
+
+    Args:
+        progress: called with the name of what is being compiled, and the part of the work that is done.
+    """
+    names: dict[str, list[str]] = {}
+    lowered: dict[str, jax.stages.Lowered] = {}
+    for name, plan in plans.items():
+        program = lower(plan)
+        text = program.as_text()
+        names.setdefault(text, []).append(name)
+        lowered.setdefault(text, program)
+    programs = []
+    for done, (text, program) in enumerate(lowered.items()):
+        first = names[text][0]
+        progress(first, done / len(lowered))
+        programs.append(Program(tuple(names[text]), plans[first], program.compile()))
+    return programs
+
+
+def lower(plan: Plan) -> jax.stages.Lowered:
+    """The planned function lowered for the shapes that it was planned for."""
+    traced = plan.traced
+    return plan.jit().lower(*jax.tree.unflatten(traced.in_tree, traced.in_avals))
+
+
+def race(
+    programs: Sequence[Program],
+    args: Sequence[Any],
+    *,
+    least_rounds: int = 15,
+    least_seconds: float = 0.5,
+    most_seconds: float = 60.0,
+    progress: Callable[[float], None] = lambda done: None,
+) -> list[tuple[float, ...]]:
+    """Times programs of one function in rounds, so that a machine whose speed drifts is as fast for one as for another.
+
+    Args:
+        args: real arrays, laid out in any way; they are copied, so that donation takes nothing.
+        least_rounds, least_seconds: it ends when both are reached, the latter by each program that is timed still;
+        most_seconds: or when this has passed, after the least rounds.
+        progress: called with the part of the work that is done.
+
+    Returns:
+        seconds of each call of each program; those far behind have fewer than the others.
+    """
+    runners = [_Runner(program, args) for program in programs]
+    for runner in runners * WARMUP_CALLS:
+        runner.seconds()
+    samples: list[list[float]] = [[] for _ in runners]
+    running = list(range(len(runners)))
+    begun, turns = time.perf_counter(), np.random.default_rng(0)
+    done = 0.0
+    while done < 1.0:
+        for index in turns.permutation(running):  # so that nobody always follows the same one
+            samples[index].append(runners[index].seconds())
+        rounds = len(samples[running[0]]) / least_rounds
+        if rounds >= 1.0:
+            running = _in_the_running(samples)
+        timed = min(sum(samples[index]) for index in running) / least_seconds
+        done = min(rounds, max(timed, (time.perf_counter() - begun) / most_seconds))
+        progress(min(done, 1.0))
+    return [tuple(taken) for taken in samples]
+
+
+def _in_the_running(samples: Sequence[Sequence[float]]) -> list[int]:
+    medians = [float(np.median(taken)) for taken in samples]
+    second = sorted(medians)[min(1, len(medians) - 1)]
+    return [index for index, median in enumerate(medians) if median <= FAR_BEHIND * second]
+
+
+class _Runner:
+    """A program with its arguments on the devices; state that it returns goes round."""
+
+    def __init__(self, program: Program, args: Sequence[Any]):
+        self._program = program
+        fresh = jax.tree.map(jnp.copy, tuple(args))
+        placed = program.plan.place(*fresh)
+        self._args = placed if len(args) != 1 else (placed,)
+
+    def seconds(self) -> float:
+        begun = time.perf_counter()
+        results = jax.block_until_ready(self._program.compiled(*self._args))
+        elapsed = time.perf_counter() - begun
+        plan = self._program.plan
+        leaves = jax.tree.leaves(self._args)
+        for result, argument in zip(jax.tree.leaves(results), plan.request.ties, strict=True):
+            if argument is not None:
+                leaves[argument] = result
+        self._args = jax.tree.unflatten(plan.traced.in_tree, leaves)
+        return elapsed
