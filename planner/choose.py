@@ -30,6 +30,9 @@ from planner.uses import decide
 CANDIDATE_SECONDS = 2.0
 """What each of the hand-written layouts may take to complete, time limit or not: there must be something to return."""
 
+SIMPLER_MESH = 0.005
+"""How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
+
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -92,7 +95,7 @@ def best_choice(
         except Infeasible as error:
             misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
             continue
-        if best is None or choice.solution.cost < best.solution.cost:
+        if best is None or choice.solution.cost < (1 - SIMPLER_MESH) * best.solution.cost:
             best = choice
     if best is None:
         assert misfit is not None, "there is always a mesh to try"

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
 from planner.errors import PlanMismatch
+from planner.mesh import auto_mesh
 from planner.trace import Traced, abstract
 
 
@@ -17,7 +18,8 @@ class PlannedFunction:
     """A compiled-on-first-call function of pytrees; `plan.jit()` makes it.
 
     Arrays may come laid out in any way, or from the host: those that lie otherwise than planned are moved first. Inside
-    another transformation (`jax.jit`, `jax.grad`, `jax.vmap`) it is a function like any other.
+    another transformation (`jax.jit`, `jax.grad`, `jax.vmap`) it is a function like any other. On a mesh with Explicit
+    axes arguments and results have their shardings in their types; inside, the axes are Auto.
     """
 
     def __init__(
@@ -25,13 +27,15 @@ class PlannedFunction:
         flat: Callable[..., list[Any]],
         traced: Traced,
         mesh: Mesh,
-        in_shardings: Sequence[NamedSharding],
-        out_shardings: Sequence[NamedSharding],
+        in_specs: Sequence[PartitionSpec],
+        out_specs: Sequence[PartitionSpec],
         donate_argnums: Sequence[int],
     ):
         self.__name__ = traced.name
         self._traced = traced
-        self._in_shardings = tuple(in_shardings)
+        self._mesh, self._auto = mesh, auto_mesh(mesh)
+        self._in_shardings = [NamedSharding(self._auto, spec) for spec in in_specs]
+        self._out_shardings = [NamedSharding(mesh, spec) for spec in out_specs]
         out_tree = traced.out_tree
 
         def call(*args: Any) -> Any:
@@ -40,8 +44,8 @@ class PlannedFunction:
         call.__name__ = traced.name
         self._jitted = jax.jit(
             call,
-            in_shardings=jax.tree.unflatten(traced.in_tree, in_shardings),
-            out_shardings=jax.tree.unflatten(out_tree, out_shardings),
+            in_shardings=jax.tree.unflatten(traced.in_tree, self._in_shardings),
+            out_shardings=jax.tree.unflatten(out_tree, [NamedSharding(self._auto, spec) for spec in out_specs]),
             donate_argnums=tuple(donate_argnums),
         )
 
@@ -51,19 +55,32 @@ class PlannedFunction:
         Raises:
             PlanMismatch: the arguments' structure, shapes or dtypes are not those of the example.
         """
-        return self._jitted(*self._placed(args))
+        check_arguments(self._traced, args)
+        leaves = jax.tree.leaves(args)
+        surrounding = AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return (self._auto_inside if surrounding else self._jitted)(*args)
+        if not surrounding and AxisType.Explicit not in self._mesh.axis_types:
+            return self._jitted(*self._placed(leaves))
+        with jax.set_mesh(self._auto):
+            results = self._jitted(*self._placed(leaves))
+        # The same shards under the user's mesh: nothing moves.
+        shards = jax.device_put(jax.tree.leaves(results), self._out_shardings)
+        return jax.tree.unflatten(self._traced.out_tree, shards)
+
+    def _auto_inside(self, *args: Any) -> Any:
+        """The call while arrays with shardings in their types are traced."""
+        out_shardings = jax.tree.unflatten(self._traced.out_tree, self._out_shardings)
+        return jax.sharding.auto_axes(self._jitted, out_sharding=out_shardings)(*args)
+
+    def _placed(self, leaves: Sequence[Any]) -> Any:
+        moved = [place(leaf, sharding) for leaf, sharding in zip(leaves, self._in_shardings, strict=True)]
+        return jax.tree.unflatten(self._traced.in_tree, moved)
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
         """Lowers for arguments that may be `jax.ShapeDtypeStruct`, as `jax.jit(f).lower` does."""
         leaves = check_arguments(self._traced, args)
-        structs = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type) for leaf in leaves]
-        return self._jitted.lower(*jax.tree.unflatten(self._traced.in_tree, structs))
-
-    def _placed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        check_arguments(self._traced, args)
-        leaves = jax.tree.leaves(args)
-        moved = [place(leaf, sharding) for leaf, sharding in zip(leaves, self._in_shardings, strict=True)]
-        return tuple(jax.tree.unflatten(self._traced.in_tree, moved))
+        return self._jitted.lower(*jax.tree.unflatten(self._traced.in_tree, leaves))
 
 
 def place(leaf: Any, sharding: NamedSharding) -> Any:

@@ -36,8 +36,8 @@ def plan(
         fn: a JAX function of pytrees of arrays.
         example_args: its arguments, as arrays or `jax.ShapeDtypeStruct`; only shapes and dtypes are looked at, nothing
             is allocated.
-        mesh: a `jax.sharding.Mesh` or `AbstractMesh`, taken as it is; or a `costmodel.Topology`, a preset's name such as
-            `"h100-dgx:4"` or `"v5e:16x16"`, or a number of the devices at hand, for which the shape is chosen too.
+        mesh: a `jax.sharding.Mesh` or `AbstractMesh`, taken as it is; or a `costmodel.Topology`, a preset's name such
+            as `"h100-dgx:4"` or `"v5e:16x16"`, or a number of the devices at hand, for which the shape is chosen too.
         in_specs, out_specs: pytree prefixes of `PartitionSpec` or None. What is given is kept; what is None is
             planned, and a result that continues an argument (a training state) comes out laid out as that argument.
         donate_argnums: arguments whose memory the results may take over, as in `jax.jit`.

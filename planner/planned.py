@@ -121,13 +121,13 @@ class Plan:
         Raises:
             NoDevices: the plan was made for a mesh without devices.
         """
-        mesh = auto_mesh(self._device_mesh("run"))
+        mesh = self._device_mesh("run")
         return PlannedFunction(
-            emit(self.choice.assignment, mesh),
+            emit(self.choice.assignment, auto_mesh(mesh)),
             self.traced,
             mesh,
-            [NamedSharding(mesh, to_spec(layout)) for layout in self._in_layouts],
-            [NamedSharding(mesh, to_spec(layout)) for layout in self._out_layouts],
+            [to_spec(layout) for layout in self._in_layouts],
+            [to_spec(layout) for layout in self._out_layouts],
             self.request.donate_argnums,
         )
 
@@ -141,7 +141,7 @@ class Plan:
             PlanMismatch: the arguments are not of the example's shapes.
             NoDevices: the plan was made for a mesh without devices.
         """
-        mesh = auto_mesh(self._device_mesh("place arrays"))
+        mesh = self._device_mesh("place arrays")
         check_arguments(self.traced, args)
         placed = [
             place(leaf, NamedSharding(mesh, to_spec(layout)))

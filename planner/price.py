@@ -51,6 +51,8 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     edges: dict[tuple[int, int], np.ndarray] = {}
     for use in pricing.distinct_uses():
         tail, head, seconds = pricing.use_seconds(use)
+        if tail == head == REPLICATED:
+            continue
         if tail == head:
             costs[tail] = costs[tail] + np.diagonal(seconds)
         elif head == REPLICATED:

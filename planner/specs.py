@@ -78,14 +78,17 @@ def spread(prefix: Any, tree: PyTreeDef, what: str) -> tuple[PartitionSpec | Non
     def is_spec(node: Any) -> bool:
         return node is None or isinstance(node, PartitionSpec)
 
-    full = jax.tree.unflatten(tree, range(tree.num_leaves))
+    leaves: list[PartitionSpec | None] = []
+
+    def cover(spec: Any, part: Any) -> None:
+        if not is_spec(spec):
+            raise InvalidSpec(f"{what} holds {spec!r}; give a jax.sharding.PartitionSpec, or None to let it be planned")
+        leaves.extend([spec] * len(jax.tree.leaves(part)))
+
     try:
-        leaves = jax.tree.leaves(jax.tree.broadcast(prefix, full, is_leaf=is_spec), is_leaf=is_spec)
+        jax.tree.map(cover, prefix, jax.tree.unflatten(tree, range(tree.num_leaves)), is_leaf=is_spec)
     except ValueError as error:
         raise InvalidSpec(f"{what} is no pytree prefix of what it describes, {tree}: {error}") from error
-    for leaf in leaves:
-        if not is_spec(leaf):
-            raise InvalidSpec(f"{what} holds {leaf!r}; give jax.sharding.PartitionSpec, or None to let it be planned")
     return tuple(leaves)
 
 
