@@ -48,11 +48,10 @@ class Member:
         """The factors that the op sums over."""
         return tuple(factor for name, factor in self.factor.items() if name in self.rule.reduction)
 
-    def regathers(self, pattern: Sequence[tuple[str, ...]]) -> bool:
-        """Whether an operand is often wanted otherwise than it was made: by a contraction, or whole in a dimension."""
-        covered = any(set(self.factor) <= {name for dim in array for name in dim} for array in self.patterns)
-        sizes = dict(self.rule.sizes)
-        return not covered or any(name not in self.factor and sizes[name] > 1 for dim in pattern for name in dim)
+    @property
+    def covered(self) -> bool:
+        """Whether one of its arrays has all of its factors, so that this array's layout says everything."""
+        return any(set(self.factor) <= {name for dim in pattern for name in dim} for pattern in self.patterns)
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.decisions import REPLICATED, Decisions, Home, Use
+from planner.decisions import REPLICATED, Decisions, Home, Member, Use
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.grouping import Grouping
 from planner.layout import Layout, PartialLayout
@@ -55,7 +55,7 @@ class _Uses:
         self.grouping = grouping
         self.operand_uses: dict[Op, tuple[Use | None, ...]] = {}
         self.output_uses: dict[Body, tuple[Use | None, ...]] = {}
-        self._shareable: dict[tuple[Value, Body], list[Use]] = {}
+        self._shareable: dict[tuple[Value, Body, tuple[bool, ...]], list[Use]] = {}
         self._all: list[Use] = []
 
     def home(self, atom: Atom) -> Home | None:
@@ -82,13 +82,7 @@ class _Uses:
             elif op in grouping.members:
                 index, member = grouping.members[op]
                 self.operand_uses[op] = tuple(
-                    self._use(
-                        atom,
-                        Home(index, member.dims(pattern)),
-                        weight,
-                        body,
-                        shareable=member.regathers(pattern),
-                    )
+                    self._use(atom, Home(index, member.dims(pattern)), weight, body, member)
                     for atom, pattern in zip(op.operands, member.rule.operands, strict=True)
                 )
             elif not all(value in grouping.constant for value in op.results) or op.effects:
@@ -101,21 +95,25 @@ class _Uses:
             for atom, home in zip(body.outputs, homes, strict=True)
         )
 
-    def _use(self, atom: Atom, wanted: Home | None, weight: float, scope: Body, shareable: bool = False) -> Use | None:
+    def _use(
+        self, atom: Atom, wanted: Home | None, weight: float, scope: Body, reader: Member | None = None
+    ) -> Use | None:
         root = self.grouping.root(atom)
         if not isinstance(root, Value) or not root.rank:
             return None
         wanted = wanted or Home(REPLICATED, ((),) * root.rank)
         use = Use(root, wanted.node, wanted.dims, weight, scope)
         self._all.append(use)
-        if shareable and root not in self.grouping.constant:
-            self._shareable.setdefault((root, scope), []).append(use)
+        whole = any(size > 1 and not dim for size, dim in zip(root.shape, use.dims, strict=True))
+        # A value is often wanted otherwise than it was made by a contraction, or by who needs a dimension whole.
+        if reader is not None and (whole or not reader.covered) and root not in self.grouping.constant:
+            self._shareable.setdefault((root, scope, tuple(map(bool, use.dims))), []).append(use)
         return use
 
     def insert_views(self) -> dict[Use, Use]:
-        """Uses with their views: where several contractions read a value, they may share one resharded copy of it."""
+        """Uses with their views: several that split the same dimensions of a value may share one resharded copy."""
         result = {use: use for use in self._all}
-        for (value, scope), uses in self._shareable.items():
+        for (value, scope, _), uses in self._shareable.items():
             home = self.home(value)
             if home is None or len({(use.node, use.dims) for use in uses} - {(home.node, home.dims)}) < 2:
                 continue
