@@ -28,10 +28,11 @@ from costmodel.presets import host_memory_bytes
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
 MATRIX_SIZE = 512
 STREAM_BYTES = 2**24
-ROUNDS = 7
-# A probe's long loop: enough for the clock and for waking threads to be lost in it, and a minute for all
-# probes.
+ROUNDS = 5
+# A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
+# of waking threads and of the short loop's time are lost in it, and all probes take under a minute.
 LOOP_SECONDS = 0.01
+LOOP_RATIO = 3
 LONGEST_LOOP = 2000
 
 Step = Callable[[jax.Array], jax.Array]
@@ -75,9 +76,7 @@ def calibrate(
     """
     devices = list(devices.devices.flat) if isinstance(devices, Mesh) else list(devices)
     if devices[0].platform not in ("cpu", "gpu"):
-        raise ValueError(
-            f"calibrate measures the CPUs or GPUs of one host, got {devices[0].device_kind}: use a preset"
-        )
+        raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {devices[0].device_kind}: use a preset")
     computing = _compute_probes()
     collectives = {
         (kind, group_size, nbytes): _collective_probe(kind, group_size, nbytes)
@@ -113,9 +112,7 @@ def _collective_probe(kind: str, group_size: int, nbytes: int) -> Probe:
         return lax.dynamic_slice_in_dim(lax.all_gather(x, "group", tiled=True), _opaque_zero(x), len(x))
 
     def reduce_scatter(x: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice_in_dim(
-            x, lax.psum_scatter(x, "group", tiled=True), _opaque_zero(x), 0
-        )
+        return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), _opaque_zero(x), 0)
 
     ring = [(place, (place + 1) % group_size) for place in range(group_size)]
     steps: Mapping[str, Step] = {
@@ -140,9 +137,7 @@ def _group_sizes(device_count: int) -> list[int]:
     return sorted({size for size in (*powers, device_count) if size > 1 and device_count % size == 0})
 
 
-def _time_all(
-    probes: Sequence[Probe], devices: Sequence[jax.Device], rounds: int, progress: Progress
-) -> list[float]:
+def _time_all(probes: Sequence[Probe], devices: Sequence[jax.Device], rounds: int, progress: Progress) -> list[float]:
     """Seconds of one repetition of each probe."""
     loops = []
     for done, probe in enumerate(probes):
@@ -178,9 +173,10 @@ def _compiled_loop(probe: Probe, devices: Sequence[jax.Device]) -> Callable[[int
 
 
 def _loop_length(loop: Callable[[int], float]) -> int:
-    """How many repetitions fill `LOOP_SECONDS`, four at least."""
-    trial = 4
-    return int(np.clip(LOOP_SECONDS / _per_step(loop(1), loop(trial), trial), trial, LONGEST_LOOP))
+    """How many repetitions the long loop takes, four at least."""
+    short_seconds, trial = loop(1), 4
+    wanted_seconds = max(LOOP_SECONDS, LOOP_RATIO * short_seconds)
+    return int(np.clip(wanted_seconds / _per_step(short_seconds, loop(trial), trial), trial, LONGEST_LOOP))
 
 
 def _per_step(short_seconds: float, long_seconds: float, length: int) -> float:
