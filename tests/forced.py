@@ -1,0 +1,80 @@
+"""Running a function as assignments say that no solver would choose, to test what must hold for every one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from cases import Case
+from costmodel import CostModel
+from executor.check import TOLERANCE, compare
+from planner.assignment import Assignment
+from planner.choose import build
+from planner.emit import emit
+from planner.graph import build_graph
+from planner.layout import to_spec
+from planner.mesh import mesh_choices
+from planner.price import Priced
+from planner.specs import read_request
+from planner.trace import trace
+
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""The partitioner, which is under test, works as ever; only machine code is made with less care."""
+
+
+def device_mesh(**axes: int) -> Mesh:
+    """The eight CPU devices, with Auto axes."""
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
+def priced_on(case: Case, mesh: Mesh, cost_model: CostModel | None = None) -> Priced:
+    traced = trace(case.fn, case.args)
+    request = read_request(traced, None, None, ())
+    return build(traced, build_graph(traced), request, next(mesh_choices(mesh, cost_model)))
+
+
+def random_assignments(priced: Priced, most: int, seed: str) -> list[Assignment]:
+    """As many as it takes to see every strategy of every node, `most` at most; strategies of nodes meet at random."""
+    generator = random.Random(seed)
+    orders = [generator.sample(range(len(s)), len(s)) for s in priced.strategies]
+    rounds = min(most, max(map(len, orders), default=1))
+    last = (0,)  # the node of the ops that are not sharded has one strategy
+    return [Assignment(priced, tuple(order[turn % len(order)] for order in orders) + last) for turn in range(rounds)]
+
+
+def run_as_assigned(assignments: Sequence[Assignment], mesh: Mesh, args: Sequence[Any]) -> list[list[Any]]:
+    """The flat results of each assignment; all are compiled as one program, each with arguments of its own."""
+    functions = [emit(assignment, mesh) for assignment in assignments]
+    shardings = [
+        [NamedSharding(mesh, to_spec(assignment.home(value))) for value in assignment.priced.graph.body.inputs]
+        for assignment in assignments
+    ]
+    together = jax.jit(
+        lambda each: [run(*flat) for run, flat in zip(functions, each, strict=True)],
+        in_shardings=(shardings,),
+        keep_unused=True,
+        compiler_options=QUICK_COMPILE,
+    )
+    return together([[np.asarray(leaf) for leaf in jax.tree.leaves(args)] for _ in assignments])
+
+
+def differences(found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:
+    """What differs in shape, dtype, or value by more than the tolerance of the dtype; empty where all is well."""
+    wrong = []
+    for position, (have, want) in enumerate(zip(found, wanted, strict=True)):
+        if (have.shape, have.dtype) != (want.shape, want.dtype):
+            wrong.append(f"result {position} is {have.dtype}{have.shape}, not {want.dtype}{want.shape}")
+        elif not (error := compare(have, want)) <= TOLERANCE.get(str(want.dtype), 0.0):
+            wrong.append(f"result {position} is off by {error:.1e}")
+    return wrong
+
+
+def described(assignment: Assignment) -> str:
+    """What each node does, for the message of a failing test."""
+    nodes = enumerate(assignment.priced.decisions.nodes)
+    return ", ".join(f"{node.name}: {assignment.strategy(index).axes}" for index, node in nodes)
