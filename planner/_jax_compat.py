@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
+from typing import Any
 
 from jax import lax
 from jax._src import source_info_util
@@ -16,6 +18,12 @@ except ImportError:  # before JAX 0.10.2
 __all__ = ["optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line"]
 
 random_wrap_p, random_unwrap_p = prng.random_wrap_p, prng.random_unwrap_p
+
+
+def as_written(source_info: Any) -> AbstractContextManager[Any]:
+    """Within it, what is traced counts as written where `source_info` says, in the same named scopes."""
+    stack = source_info_util.current_name_stack() + source_info.name_stack
+    return source_info_util.user_context(source_info.traceback, name_stack=stack)
 
 
 def source_line(eqn: jex_core.JaxprEqn) -> str:

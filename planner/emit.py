@@ -16,6 +16,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 from jax.sharding import Mesh, NamedSharding
 
+from planner._jax_compat import as_written
 from planner.assignment import Assignment
 from planner.decisions import Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
@@ -60,9 +61,10 @@ class _Emitter:
         for value, arg in zip(body.inputs, args, strict=True):
             scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
         for op in body.ops:
-            results = self.apply(op, scope)
-            for value, result in zip(op.results, results, strict=True):
-                scope.arrays[value] = self.constrain(result, self.assignment.home(value))
+            with as_written(op.source_info):
+                results = self.apply(op, scope)
+                for value, result in zip(op.results, results, strict=True):
+                    scope.arrays[value] = self.constrain(result, self.assignment.home(value))
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(atom, use, scope) for atom, use in zip(body.outputs, uses, strict=True)]
 

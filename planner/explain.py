@@ -46,14 +46,15 @@ def found_text(plan: Plan) -> str:
 
 def argument_lines(plan: Plan) -> Iterable[str]:
     """Each argument's layout; layers that are laid out alike on one line."""
-    groups: dict[tuple[str, str, str], int] = {}
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for value in plan.choice.priced.graph.body.inputs:
         spec = to_spec(plan.choice.assignment.home(value))
         shape = f"{value.dtype}[{','.join(map(str, value.shape))}]"
         key = (re.sub(r"(?<=/)\d+(?=/)", "*", value.name), shape, layout_text(spec))
-        groups[key] = groups.get(key, 0) + 1
-    for (name, shape, text), count in groups.items():
-        yield f"  {name + (f' ({count})' if count > 1 else ''):<44} {shape:<22} {text}"
+        groups.setdefault(key, []).append(value.name)
+    for (pattern, shape, text), names in groups.items():
+        name = names[0] if len(names) == 1 else f"{pattern} ({len(names)})"
+        yield f"  {name:<44} {shape:<22} {text}"
 
 
 def layout_text(spec: Iterable[str | tuple[str, ...] | None]) -> str:

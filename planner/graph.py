@@ -93,6 +93,7 @@ class Op:
 
     Attributes:
         source: the user's line, `train.py:41`, or empty.
+        source_info: the same as JAX keeps it, named scopes included.
         bodies: `scan`: the body; `while`: condition, body; `cond`: the branches; transparent calls: the body.
         trips: how often the bodies run each time that the op does (for `while` an estimate).
     """
@@ -105,6 +106,7 @@ class Op:
     bodies: tuple[Body, ...] = ()
     trips: int = 1
     effects: bool = False
+    source_info: Any = None
 
     @property
     def name(self) -> str:
@@ -256,6 +258,7 @@ class _Builder:
             tuple(self.fresh_body(*_open(inner)) for inner in _bodies(eqn)),
             trip_count(eqn),
             bool(eqn.effects),
+            eqn.source_info,
         )
         ops.append(op)
         if key is not None:

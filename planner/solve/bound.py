@@ -19,16 +19,13 @@ from numpy.typing import NDArray
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
 from planner.solve.model import Load, Model
-from planner.solve.prices import FIRST_LEVEL, PriceSteps
+from planner.solve.prices import STALL, PriceSteps
 
 PASS_MARGIN = 1.5
 """A pass starts only if this many times the last one's duration is left."""
 
-STALL = 0.02
-"""The bound has stalled when what can be hoped for is less than this part of the gap."""
-
 STALL_PASSES = 16
-"""Without prices: the passes over which the bound must rise by more."""
+"""Without prices the bound has stalled when so many passes close less than the part `STALL` of the gap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +99,7 @@ class Dual:
             bound = self._pass(cutoff, forward=False)
             self.bounds.append(bound)
             self.lower_bound = max(self.lower_bound, bound)
-            if self.steps.heard(bound):
+            if self.steps.heard(bound, cutoff - bound):
                 self.best = self._snapshot()
             picks = self.decode()
             self.pass_seconds = clock.seconds - begun
@@ -110,10 +107,9 @@ class Dual:
 
     def stalled(self, cutoff: float) -> bool:
         """Whether little of the gap to the cutoff can still be closed."""
-        worth = STALL * (cutoff - self.lower_bound)
         if self.model.rows:
-            # The gap says little while only bad assignments are known.
-            return self.steps.reach < min(worth, STALL * FIRST_LEVEL * abs(self.lower_bound))
+            return self.steps.stalled(cutoff - self.lower_bound)
+        worth = STALL * (cutoff - self.lower_bound)
         return len(self.bounds) > STALL_PASSES and self.bounds[-1] - self.bounds[-STALL_PASSES] < worth
 
     def _pass(self, cutoff: float, *, forward: bool) -> float:
