@@ -16,7 +16,7 @@ import typer
 from jax.sharding import Mesh
 
 from experiments import workloads
-from experiments.workloads import Size
+from experiments.workloads import Size, Workload
 from planner import InvalidSpec, NoDevices
 from planner.mesh import AXIS_NAMES
 
@@ -43,11 +43,20 @@ def target(name: str, size: Size) -> Target:
     """
     if ":" in name:
         return _users_target(name)
-    try:
-        work = workloads.workload(name, size)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}. For a function of your own write module:function") from error
+    work = workload(name, size)
     return Target(work.fn, work.example_args, work.donate_argnums)
+
+
+def workload(name: str, size: Size = "test") -> Workload:
+    """The workload of that name.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    try:
+        return workloads.workload(name, size)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}. A function of your own is planned as module:function") from error
 
 
 def _users_target(name: str) -> Target:
@@ -82,9 +91,16 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def device_mesh(sizes: tuple[int, ...]) -> Mesh:
-    """The first devices at hand as a mesh of this shape, with axes x, y and z."""
-    if len(sizes) > len(AXIS_NAMES):
-        raise InvalidSpec(f"a mesh of shape {sizes} has {len(sizes)} axes; give up to {len(AXIS_NAMES)}")
+    """The first devices at hand as a mesh of this shape, with axes x, y and z.
+
+    Raises:
+        NoDevices: fewer are at hand.
+        InvalidSpec: the mesh has no axes, or more than there are names.
+    """
+    if not 1 <= len(sizes) <= len(AXIS_NAMES):
+        raise InvalidSpec(
+            f"a mesh of devices has one to {len(AXIS_NAMES)} axes, not {len(sizes)}; write for example 2x4"
+        )
     devices, count = jax.devices(), math.prod(sizes)
     if not 0 < count <= len(devices):
         raise NoDevices(

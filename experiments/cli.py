@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import jax
 import typer
 
+from executor import audit as audit_plan
 from executor import calibrate as calibrate_devices
 from experiments import arguments
 from experiments.demo import demo as run_demo
 from experiments.terminal import bars
-from experiments.workloads import names, workload
+from experiments.workloads import names
 from planner import MeshwrightError, Plan
 from planner import plan as make_plan
 from planner.problem import Problem
@@ -76,7 +77,7 @@ def demo(
     if not jax.config.values["jax_platforms"]:
         jax.config.update("jax_platforms", "cpu")
     arguments.offer_cpu_devices(mesh)
-    run_demo(workload(workload_name), arguments.device_mesh(arguments.shape(mesh)), out, rounds)
+    run_demo(arguments.workload(workload_name), arguments.device_mesh(arguments.shape(mesh)), out, rounds)
 
 
 @app.command()
@@ -92,7 +93,7 @@ def plan(
     made = planned(function, mesh, size, memory_limit, time_limit)
     typer.echo(made.explain())
     if json_file is not None:
-        json_file.write_text(made.to_json())
+        write(json_file, made.to_json())
         typer.echo(f"\nThe plan is in {json_file}")
 
 
@@ -112,6 +113,22 @@ def planned(function: str, mesh: str, size: SizeName, memory_limit: float | None
 
 
 @app.command()
+def audit(
+    function: WorkloadArgument,
+    mesh: MeshOption,
+    size: SizeOption = SizeName.test,
+    memory_limit: MemoryOption = None,
+    time_limit: TimeOption = 30.0,
+) -> None:
+    """Plans, compiles, and holds the compiled collectives and memory against the plan."""
+    made = planned(function, mesh, size, memory_limit, time_limit)
+    with bars() as shown:
+        shown.add_task("compiling", total=None)
+        found = audit_plan(made)
+    typer.echo(found.report())
+
+
+@app.command()
 def calibrate(
     out: Annotated[Path, typer.Option(help="Where the profile goes, as JSON.")] = Path("profile.json"),
 ) -> None:
@@ -122,7 +139,7 @@ def calibrate(
         model = calibrate_devices(
             jax.devices(), progress=lambda done, total: shown.update(task, completed=done, total=total)
         )
-    out.write_text(model.to_json())
+    write(out, model.to_json())
     typer.echo(f"The profile of {model.topology.name} is in {out}; use it with CostModel.read({str(out)!r})")
 
 
@@ -142,20 +159,23 @@ def solve(
     found = solve_problem(
         problem, time_limit=max(0.0, time_limit - read), progress=tell_progress if progress else None
     )
-    out.write_text(json.dumps(solution_record(found, time.perf_counter() - begun)) + "\n")
-    typer.echo(
-        f"{found.status}: cost {found.cost:.9g}, bound {found.lower_bound:.9g}, gap {found.gap:.3%}, in {out}"
-    )
+    write(out, json.dumps(solution_record(found, time.perf_counter() - begun)) + "\n")
+    typer.echo(f"{found.status}: {score(found.cost, found.lower_bound)}, in {out}")
     if found.picks is None:
         raise typer.Exit(1)
 
 
 def tell_progress(step: Progress) -> None:
     """A line on stderr for an improvement."""
-    gap = (step.cost - step.lower_bound) / abs(step.cost) if 0 < step.cost < math.inf else math.inf
-    typer.echo(
-        f"{step.seconds:8.1f} s   cost {step.cost:<14.9g} bound {step.lower_bound:<14.9g} gap {gap:.3%}", err=True
-    )
+    typer.echo(f"{step.seconds:8.1f} s   {score(step.cost, step.lower_bound)}", err=True)
+
+
+def score(cost: float, lower_bound: float) -> str:
+    """How good a solution is, for people."""
+    if cost == math.inf:
+        return f"no assignment found, bound {lower_bound:.9g}"
+    gap = f", gap {(cost - lower_bound) / abs(cost):.3%}" if cost and lower_bound > -math.inf else ""
+    return f"cost {cost:.9g}, bound {lower_bound:.9g}{gap}"
 
 
 def solution_record(found: Solution, seconds: float) -> dict[str, Any]:
@@ -168,6 +188,12 @@ def solution_record(found: Solution, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "status": found.status,
     }
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file, in a new folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def finite(number: float) -> float | None:

@@ -11,6 +11,7 @@ import pandas as pd
 import typer
 from jax.sharding import Mesh
 
+from executor.compiled import collectives
 from experiments.race import Program, compile_programs, contenders, race
 from experiments.terminal import bars, console, legend, table
 from experiments.workloads import Workload
@@ -23,6 +24,7 @@ COLUMNS = {
     "predicted_peak_MiB": "memory per device at the worst point of the step, by the plan",
     "compiled_peak_MiB": "the same by the compiler: arguments, results and temporaries, less what is donated",
     "planned_communicated_MiB": "through all collectives of one step, per device, each at its larger side, by the plan",
+    "compiled_communicated_MiB": "the same by the compiled program",
 }
 """What the table holds; the CSV has the same columns."""
 
@@ -83,7 +85,15 @@ def row(name: str, program: Program, samples: Sequence[float]) -> tuple[str | fl
         prediction.peak_bytes / 2**20,
         compiled_peak_bytes(program.compiled) / 2**20,
         prediction.communicated_bytes / 2**20,
+        compiled_communicated_bytes(program) / 2**20,
     )
+
+
+def compiled_communicated_bytes(program: Program) -> float:
+    """Through all collectives of one call of the compiled program, per device, each at its larger side."""
+    text = program.compiled.as_text()
+    assert text is not None, "CPU, GPU and TPU compilers all show what they made"
+    return sum(one.bytes * one.count for one in collectives(text, dict(program.plan.mesh.shape)))
 
 
 def compiled_peak_bytes(compiled: jax.stages.Compiled) -> float:

@@ -15,7 +15,9 @@ from planner import Plan
 
 WARMUP_CALLS = 2
 FAR_BEHIND = 3.0
-"""A program that takes this many times the second fastest's time is timed no further."""
+"""A program that takes this many times the second fastest's time is timed no further, ..."""
+SURE_ROUNDS = 5
+"""... once it was timed this often."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +94,16 @@ def race(
     samples: list[list[float]] = [[] for _ in runners]
     running = list(range(len(runners)))
     begun, turns = time.perf_counter(), np.random.default_rng(0)
-    done = 0.0
+    rounds, done = 0, 0.0
     while done < 1.0:
         for index in turns.permutation(running):  # so that nobody always follows the same one
             samples[index].append(runners[index].seconds())
-        rounds = len(samples[running[0]]) / least_rounds
-        if rounds >= 1.0:
+        rounds += 1
+        if rounds >= SURE_ROUNDS:
             running = _in_the_running(samples)
-        timed = min(sum(samples[index]) for index in running) / least_seconds
-        done = min(rounds, max(timed, (time.perf_counter() - begun) / most_seconds))
+        timed = min(sum(samples[index]) for index in running)
+        passed = time.perf_counter() - begun
+        done = min(rounds / least_rounds, max(timed / least_seconds, passed / most_seconds))
         progress(min(done, 1.0))
     return [tuple(taken) for taken in samples]
 

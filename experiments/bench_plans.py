@@ -1,0 +1,200 @@
+"""`make bench-plans`: is the plan as fast as the best layout that people write by hand, for every workload and mesh?
+
+A case is one workload on one mesh: the plan and all hand-written layouts timed in turns, in a process of its own.
+Layouts that come out as one program are timed as one. A case that this revision has measured already is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import pandas as pd
+import typer
+
+from experiments import arguments
+from experiments.child import ChildFailed, call_in_child
+from experiments.race import compile_programs, contenders, race
+from experiments.results import OUT, conditions, keep, markdown, revision
+from experiments.terminal import bars, console, table
+from experiments.workloads import names, workload
+from planner import plan
+
+MESHES = ("8", "2x4", "2x2x2")
+TARGET_RATIO = 1.05
+"""A plan may take this many times as long as the best hand-written layout."""
+LEAST_ROUNDS = 21
+LEAST_SECONDS = 1.5
+"""Of each program's calls together. Medians of less scatter by more than `TARGET_RATIO` allows."""
+RESAMPLES = 1000
+CASES = OUT / "bench-plans"
+
+Case = tuple[str, str]
+"""Workload and mesh, as typed."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A program's calls.
+
+    Attributes:
+        names: the layouts that are this program.
+        predicted_seconds: by the model, of the first of them.
+        samples: seconds of each call.
+    """
+
+    names: list[str]
+    predicted_seconds: float
+    samples: list[float]
+
+    @property
+    def median_seconds(self) -> float:
+        return float(np.median(self.samples))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the plan stands against the best hand-written layout.
+
+    Attributes:
+        best: the fastest program that is a hand-written layout; the plan's own where that is the one.
+        ratio: the plan's median over the best one's.
+        low, high: that ratio in 95 % of the resampled measurements.
+    """
+
+    planned: Timed
+    best: Timed
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        if self.best is self.planned:
+            return "same program"
+        if self.ratio <= TARGET_RATIO:
+            return "yes"
+        return "no" if self.low > TARGET_RATIO else "within noise"
+
+
+def main(
+    workload_names: Annotated[
+        list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")
+    ] = None,
+    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 600.0,
+) -> None:
+    """Times plans against hand-written layouts, and keeps the table of all cases measured so far in docs/results.md."""
+    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
+    at, here = revision(), conditions()
+    with bars() as shown:
+        task = shown.add_task("", total=len(selected))
+        for name, mesh in selected:
+            shown.update(task, description=f"{name} on {mesh}")
+            if again or not is_measured((name, mesh), at):
+                store((name, mesh), here, outcome((name, mesh), timeout))
+            shown.advance(task)
+    report()
+
+
+def outcome(case: Case, timeout_seconds: float) -> Mapping[str, Any]:
+    """What the case's process found, or how it failed."""
+    try:
+        return {"programs": call_in_child(measure_case, *case, timeout_seconds=timeout_seconds)}
+    except ChildFailed as error:
+        return {"failure": str(error)}
+
+
+def measure_case(workload_name: str, mesh: str) -> list[dict[str, Any]]:
+    """A `Timed` as a record for each program. Runs in a process of its own, on CPU devices."""
+    jax.config.update("jax_platforms", "cpu")
+    arguments.offer_cpu_devices(mesh)
+    work = workload(workload_name)
+    planned = plan(
+        work.fn,
+        work.example_args,
+        arguments.device_mesh(arguments.shape(mesh)),
+        donate_argnums=work.donate_argnums,
+    )
+    programs = compile_programs(contenders(planned))
+    args = work.make_args(jax.random.key(0))
+    samples = race(programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS)
+    return [
+        asdict(Timed(list(program.names), program.plan.prediction.step_seconds, list(taken)))
+        for program, taken in zip(programs, samples, strict=True)
+    ]
+
+
+def path_of(case: Case) -> Path:
+    return CASES / f"{'-'.join(case)}.json"
+
+
+def store(case: Case, here: str, found: Mapping[str, Any]) -> None:
+    CASES.mkdir(parents=True, exist_ok=True)
+    path_of(case).write_text(json.dumps({"case": case, "conditions": here, **found}))
+
+
+def is_measured(case: Case, at: str) -> bool:
+    """Whether the case was measured, without failing, at this very revision; of changed files one cannot know."""
+    if at.endswith("-dirty") or not path_of(case).exists():
+        return False
+    record = json.loads(path_of(case).read_text())
+    return "failure" not in record and record["conditions"].endswith(f"revision {at}")
+
+
+def report() -> None:
+    """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
+    records = [json.loads(path.read_text()) for path in CASES.glob("*.json")]
+    records.sort(key=lambda record: (names().index(record["case"][0]), len(record["case"][1])))
+    frame = pd.DataFrame([row(record) for record in records])
+    frame.to_csv(OUT / "bench-plans.csv", index=False, float_format="%.6g")
+    console().print(table(frame, "plans against the best hand-written layout"))
+    measured = sorted({record["conditions"] for record in records})
+    keep("bench-plans", "\n\n".join([*(f"Measured {text}." for text in measured), markdown(frame)]))
+
+
+def row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """One case's line in the table."""
+    name, mesh = record["case"]
+    start = {"workload": name, "mesh": mesh}
+    if "failure" in record:
+        return start | {f"at_most_{TARGET_RATIO:g}": f"failed: {record['failure']}"}
+    found = verdict([Timed(**timed) for timed in record["programs"]])
+    return start | {
+        "planned_ms": found.planned.median_seconds * 1e3,
+        "best_by_hand_ms": found.best.median_seconds * 1e3,
+        "best_by_hand": next(name for name in found.best.names if name != "planned"),
+        "ratio": found.ratio,
+        "ratio_low": found.low,
+        "ratio_high": found.high,
+        f"at_most_{TARGET_RATIO:g}": found.text,
+        "calls": len(found.planned.samples),
+    }
+
+
+def verdict(programs: Sequence[Timed]) -> Verdict:
+    """The plan against the best hand-written layout, with what resampling the calls makes of their ratio."""
+    planned = next(timed for timed in programs if "planned" in timed.names)
+    by_hand = [timed for timed in programs if set(timed.names) - {"planned"}]
+    best = min(by_hand, key=lambda timed: timed.median_seconds)
+    if best is planned:
+        return Verdict(planned, best, 1.0, 1.0, 1.0)
+    random = np.random.default_rng(0)
+    fastest = np.min([resampled_medians(timed, random) for timed in by_hand if timed is not planned], axis=0)
+    low, high = np.quantile(resampled_medians(planned, random) / fastest, (0.025, 0.975))
+    return Verdict(planned, best, planned.median_seconds / best.median_seconds, float(low), float(high))
+
+
+def resampled_medians(timed: Timed, random: np.random.Generator) -> np.ndarray:
+    """`[RESAMPLES]` medians of as many calls as there were, drawn from them with replacement."""
+    return np.median(random.choice(timed.samples, (RESAMPLES, len(timed.samples))), axis=1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
