@@ -109,7 +109,7 @@ def audit(plan: Plan) -> Audit:
     text, memory = program.as_text(), program.memory_analysis()
     if text is None or memory is None:
         raise NotImplementedError(
-            f"cannot audit on {jax.default_backend()}: its compiler shows no program or no memory use; plan for CPU devices"
+            f"cannot audit on {jax.default_backend()}: its compiler shows no program or no memory use; try CPU devices"
         )
     return Audit(
         plan.prediction.collectives,
@@ -193,7 +193,7 @@ def _bytes_by_kind(those: Sequence[Collective | CompiledCollective]) -> defaultd
 
 def _describe(one: Collective | CompiledCollective) -> str:
     where = f" at {one.source}" if one.source else ""
-    return f"{_label(one.kind, frozenset(one.axes))} of {bytes_text(one.bytes)} × {one.count:g}{where}"
+    return f"{_label(one.kind, frozenset(one.axes))}, {bytes_text(one.bytes)} × {one.count:g}{where}"
 
 
 def _label(kind: str, axes: frozenset[str]) -> str:
