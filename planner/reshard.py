@@ -84,44 +84,54 @@ def _gathering(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=1 << 18)
 def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
-    """Slice by new axes, put each dimension in order, move axes between dimensions, gather what is left over.
+    """One permutation of devices if that will do; else slice by new axes, move some elsewhere, gather the rest.
 
     All-to-all and all-gather act on the minor axes of a dimension, so a permutation of devices brings them there first.
     The layouts on the way split dimensions more than either end does, and need not divide every array.
     """
     walk = _Walk(source, mesh)
+    counts = [[shard_count(axes, walk.sizes) for axes in layout] for layout in (source, target)]
+    if counts[0] == counts[1]:
+        walk.to("collective-permute", _moved(source, target), target)
+        return tuple(walk.steps)
     held, wanted = set(axes_of(source)), set(axes_of(target))
     goal = {axis: dim for dim, axes in enumerate(target) for axis in axes}
 
-    def stays(dim: int, axis: str) -> bool:
-        return goal.get(axis, dim) == dim
+    def arranged(dim: int) -> tuple[str, ...]:
+        """The dimension's axes: those that stay as wanted, then those to gather, then those to move elsewhere."""
+        axes = walk.layout[dim]
+        staying = tuple(axis for axis in target[dim] if axis in axes)
+        return *staying, *(a for a in axes if a not in wanted), *(a for a in axes if goal.get(a, dim) != dim)
 
-    def in_order(axes: Sequence[str], want: Sequence[str]) -> tuple[str, ...]:
-        """Those that are wanted here, as wanted, then those to gather."""
-        return *(axis for axis in want if axis in axes), *(axis for axis in axes if axis not in wanted)
+    def arrange(dims: Sequence[int]) -> None:
+        layout = tuple(arranged(dim) if dim in dims else axes for dim, axes in enumerate(walk.layout))
+        walk.to("collective-permute", _moved(walk.layout, layout), layout)
 
     new = (tuple(axis for axis in want if axis not in held) for want in target)
     walk.to("slice", (), tuple((*have, *added) for have, added in zip(source, new, strict=True)))
-    arranged = tuple(
-        (*in_order(axes, want), *(axis for axis in axes if not stays(dim, axis)))
-        for dim, (axes, want) in enumerate(zip(walk.layout, target, strict=True))
-    )
-    walk.to("collective-permute", _disordered(walk.layout, arranged), arranged)
-    for dim in range(len(source)):
-        while walk.layout[dim] and not stays(dim, axis := walk.layout[dim][-1]):
-            moved = list(walk.layout)
-            moved[dim], moved[goal[axis]] = moved[dim][:-1], (*moved[goal[axis]], axis)
-            walk.to("all-to-all", (axis,), tuple(moved))
-    ordered = tuple(in_order(axes, want) for axes, want in zip(walk.layout, target, strict=True))
-    walk.to("collective-permute", _disordered(walk.layout, ordered), ordered)
+    while leaving := [dim for dim, axes in enumerate(walk.layout) if any(goal.get(a, dim) != dim for a in axes)]:
+        arrange(leaving)
+        giver = leaving[0]
+        axis = walk.layout[giver][-1]
+        moved = list(walk.layout)
+        moved[giver], moved[goal[axis]] = moved[giver][:-1], (*moved[goal[axis]], axis)
+        walk.to("all-to-all", (axis,), tuple(moved))
+    arrange(range(len(source)))
     for dim, want in enumerate(target):
         walk.to("all-gather", walk.layout[dim][len(want) :], walk.with_dim(dim, want))
     return tuple(walk.steps)
 
 
-def _disordered(before: Layout, after: Layout) -> tuple[str, ...]:
-    """The axes of the dimensions whose order changes."""
-    return tuple(axis for old, new in zip(before, after, strict=True) if old != new for axis in old)
+def _moved(before: Layout, after: Layout) -> tuple[str, ...]:
+    """The axes that change place where layouts differ: not those that the old and new order begin or end with alike."""
+    found: dict[str, None] = {}
+    for old, new in zip(before, after, strict=True):
+        while old and new and old[0] == new[0]:
+            old, new = old[1:], new[1:]
+        while old and new and old[-1] == new[-1]:
+            old, new = old[:-1], new[:-1]
+        found.update(dict.fromkeys((*old, *new)))
+    return tuple(found)
 
 
 class Resharder:
