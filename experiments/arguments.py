@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import os
 import re
@@ -63,10 +64,11 @@ def _users_target(name: str) -> Target:
     module_name, _, function_name = name.partition(":")
     sys.path.insert(0, os.getcwd())  # an installed command does not look here by itself
     try:
-        found = getattr(importlib.import_module(module_name), function_name)()
-    except (ImportError, AttributeError) as error:
-        raise typer.BadParameter(f"{name} cannot be called: {error}") from error
-    match found:
+        function = getattr(importlib.import_module(module_name), function_name)
+        inspect.signature(function).bind()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise typer.BadParameter(f"{name} cannot be called without arguments: {error}") from error
+    match found := function():
         case (fn, tuple(example_args)) if callable(fn):
             return Target(fn, example_args)
     raise typer.BadParameter(f"{name}() returned {found!r}; it should return (fn, (example argument, ...))")

@@ -16,7 +16,7 @@ import typer
 
 from experiments import arguments
 from experiments.child import call_in_child
-from experiments.results import OUT, conditions, keep, markdown
+from experiments.results import OUT, conditions, keep, markdown, write_csv
 from experiments.terminal import bars, console, table
 from experiments.workloads import workload
 from planner import plan
@@ -28,11 +28,15 @@ TARGET_SECONDS: Mapping[tuple[str, str], float] = {("gpt", "2x4"): 15.0, ("gpt-s
 LIMIT_SECONDS = 120.0
 """For the search, longer than any target: what is asked is how long it takes, not what is found in time."""
 
+ABOUT = """## How long planning takes
+
+`make bench-plan-time`: seconds of `plan()` on the train step of GPT-2 small, its twelve layers written out (`gpt`)
+or scanned (`gpt-scan`), by stage. The gap is what the solver left unproven."""
+"""What stands above the table in docs/results.md."""
+
 
 def main(
-    workload_names: Annotated[
-        list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")
-    ] = None,
+    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
     meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="The median of so many is kept.")] = 3,
 ) -> None:
@@ -49,9 +53,9 @@ def main(
                 shown.advance(task)
             rows.append(row(name, mesh, samples))
     frame = pd.DataFrame(rows)
-    frame.to_csv(OUT / "bench-plan-time.csv", index=False, float_format="%.6g")
+    write_csv(frame, OUT / "bench-plan-time.csv")
     console().print(table(frame, f"seconds of plan(), median of {repeats}"))
-    keep("bench-plan-time", f"Measured {conditions()}; median of {repeats}.\n\n{markdown(frame)}")
+    keep("bench-plan-time", f"{ABOUT}\n\nMeasured {conditions()}; medians of {repeats}.\n\n{markdown(frame)}")
 
 
 def time_plan(workload_name: str, mesh: str) -> dict[str, float]:

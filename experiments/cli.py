@@ -156,9 +156,7 @@ def solve(
     begun = time.perf_counter()
     problem = Problem.read(file)
     read = time.perf_counter() - begun
-    found = solve_problem(
-        problem, time_limit=max(0.0, time_limit - read), progress=tell_progress if progress else None
-    )
+    found = solve_problem(problem, time_limit=max(0.0, time_limit - read), progress=tell_progress if progress else None)
     write(out, json.dumps(solution_record(found, time.perf_counter() - begun)) + "\n")
     typer.echo(f"{found.status}: {score(found.cost, found.lower_bound)}, in {out}")
     if found.picks is None:

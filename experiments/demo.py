@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from executor.compiled import collectives
 from experiments.race import Program, compile_programs, contenders, race
+from experiments.results import write_csv
 from experiments.terminal import bars, console, legend, table
 from experiments.workloads import Workload
 from planner import Plan, plan
@@ -44,8 +45,7 @@ def demo(work: Workload, mesh: Mesh, out: Path, least_rounds: int = 15) -> pd.Da
         planned = plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums)
     typer.echo(planned.explain() + "\n")
     frame = compare(planned, work, least_rounds)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(out, index=False, float_format="%.6g")
+    write_csv(frame, out)
     console().print(table(frame, f"{work.name}: planned against layouts written by hand"))
     typer.echo(f"{legend(COLUMNS)}\n\nThe table is in {out}")
     return frame
@@ -68,9 +68,7 @@ def compare(planned: Plan, work: Workload, least_rounds: int) -> pd.DataFrame:
             progress=lambda done: shown.update(measuring, completed=done),
         )
     rows = [
-        row(name, program, taken)
-        for program, taken in zip(programs, samples, strict=True)
-        for name in program.names
+        row(name, program, taken) for program, taken in zip(programs, samples, strict=True) for name in program.names
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values("measured_step_ms", ignore_index=True)
 

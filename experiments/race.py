@@ -81,8 +81,9 @@ def race(
 
     Args:
         args: real arrays, laid out in any way; they are copied, so that donation takes nothing.
-        least_rounds, least_seconds: it ends when both are reached, the latter by each program that is timed still;
-        most_seconds: or when this has passed, after the least rounds.
+        least_rounds, least_seconds: both positive; it ends when both are reached, the latter by the calls of each
+            program that is timed still,
+        most_seconds: or after the least rounds if so much time has passed.
         progress: called with the part of the work that is done.
 
     Returns:

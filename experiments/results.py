@@ -18,13 +18,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results.md"
 OUT = ROOT / "out"
 """What is left behind by benchmarks; git does not look there."""
+PACKAGES = ("costmodel", "planner", "executor", "experiments")
 
 
 def revision() -> str:
-    """The commit of this checkout, with `-dirty` if files differ from it; "unknown" outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return outcome.stdout.strip() or "unknown"
+    """The commit of this checkout, with `-dirty` if the packages differ from it; "unknown" outside a checkout."""
+    changed = "-dirty" if _git("status", "--porcelain", "--", *PACKAGES) else ""
+    return (_git("rev-parse", "--short", "HEAD") or "unknown") + changed
+
+
+def _git(*arguments: str) -> str:
+    outcome = subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+    return outcome.stdout.strip()
 
 
 def conditions() -> str:
@@ -54,6 +59,12 @@ def markdown(frame: pd.DataFrame) -> str:
         *(map(cell, row) for row in frame.itertuples(index=False)),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Writes a frame as CSV with six digits, in a new folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, float_format="%.6g")
 
 
 def keep(section: str, body: str, path: Path = RESULTS) -> None:

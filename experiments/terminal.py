@@ -35,9 +35,7 @@ def table(frame: pd.DataFrame, title: str) -> Table:
     shown = Table(title=title)
     for name in frame.columns:
         is_number = pd.api.types.is_numeric_dtype(frame[name])
-        shown.add_column(
-            str(name).replace("_", " "), justify="right" if is_number else "left", no_wrap=not is_number
-        )
+        shown.add_column(str(name).replace("_", " "), justify="right" if is_number else "left", no_wrap=not is_number)
     for row in frame.itertuples(index=False):
         shown.add_row(*map(cell, row))
     return shown

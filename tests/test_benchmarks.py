@@ -1,0 +1,74 @@
+"""What the benchmarks conclude from their measurements, and how they survive a crash."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import bench_plan_time, bench_plans
+from experiments.bench_plans import Timed, verdict
+from experiments.child import ChildFailed, call_in_child
+
+
+def timed(names: str, *samples: float) -> Timed:
+    return Timed(names.split(), 0.0, list(samples))
+
+
+def test_a_child_returns_what_the_function_does() -> None:
+    assert call_in_child(divmod, 7, 2, timeout_seconds=60) == (3, 1)
+
+
+def test_a_crash_is_told_with_its_exit_code() -> None:
+    with pytest.raises(ChildFailed, match="exit code 3"):
+        call_in_child(os._exit, 3, timeout_seconds=60)
+
+
+def test_a_child_that_hangs_is_ended() -> None:
+    with pytest.raises(ChildFailed, match=r"not done after 0\.1 s"):
+        call_in_child(time.sleep, 60, timeout_seconds=0.1)
+
+
+def test_one_program_under_two_names_is_no_contest() -> None:
+    found = verdict([timed("planned fsdp", 2.0), timed("replicated", 3.0)])
+    assert (found.text, found.ratio) == ("same program", 1.0)
+
+
+def test_a_plan_that_is_a_slower_layout_by_hand_loses_to_the_faster() -> None:
+    found = verdict([timed("planned fsdp", 2.0, 2.0), timed("replicated", 1.0, 1.0)])
+    assert (found.text, found.ratio, found.low) == ("no", 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [((0.9, 1.0, 1.1), "yes"), ((1.2, 1.2, 1.2), "no"), ((0.8, 1.07, 1.4), "within noise")],
+)
+def test_the_verdict_minds_the_noise(samples: tuple[float, ...], text: str) -> None:
+    found = verdict([timed("planned", *samples), timed("fsdp", 1.0, 1.0, 1.0), timed("replicated", 5.0)])
+    assert found.text == text
+    assert found.best.names == ["fsdp"]
+    assert found.low <= found.ratio <= found.high
+
+
+def test_a_case_is_measured_once_per_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_plans, "CASES", tmp_path)
+    case = ("mlp", "2x4")
+    assert not bench_plans.is_measured(case, "abc")
+    bench_plans.store(case, "today, revision abc", {"programs": []})
+    assert bench_plans.is_measured(case, "abc")
+    assert not bench_plans.is_measured(case, "abd")
+    assert not bench_plans.is_measured(case, "abc-dirty"), "files may have changed since"
+    bench_plans.store(case, "today, revision abc", {"failure": "exit code 3"})
+    assert not bench_plans.is_measured(case, "abc")
+
+
+def test_rows_of_the_tables() -> None:
+    programs = [timed("planned", 0.002, 0.002).__dict__, timed("fsdp", 0.001, 0.001).__dict__]
+    row = bench_plans.row(json.loads(json.dumps({"case": ["mlp", "8"], "conditions": "today", "programs": programs})))
+    assert row["best_by_hand"] == "fsdp"
+    assert row["planned_ms"] == 2.0
+    failed = bench_plans.row({"case": ["mlp", "8"], "conditions": "today", "failure": "exit code 3"})
+    assert failed["at_most_1.05"] == "failed: exit code 3"
+    stages = [{"trace": 9.0, "build": 1.0, "solve": 2.0, "gap": 0.01}]
+    assert bench_plan_time.row("gpt", "2x4", stages)["beyond_tracing_s"] == 3.0
