@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from cases import Case
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from cases import Case
 from costmodel import CostModel
 from executor.check import TOLERANCE, compare
 from planner.assignment import Assignment

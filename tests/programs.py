@@ -10,9 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
 from cases import KEY, Case, floats, ints
+from jax import lax
 
 Array = jax.Array
 X, W, B = floats(16, 32), floats(32, 32) / 32, floats(32)
@@ -142,14 +141,14 @@ def nested(x: Array, stack: Array) -> Array:
     return lax.scan(body, x, stack)[1]
 
 
-def keys_in_loop(key: Array, x: Array) -> tuple[Array, Array]:
+def keys_in_loop(key: Array, x: Array) -> tuple[Array, Array, Array]:
     def noisy(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         key, x = carry
         key, here = jax.random.split(key)
         return (key, x + jax.random.uniform(here, x.shape)), jax.random.bits(here)
 
     (key, x), bits = lax.scan(noisy, (jax.random.wrap_key_data(key), x), None, length=3)
-    return jax.random.key_data(key), x
+    return jax.random.key_data(key), x, bits
 
 
 @jax.custom_vjp

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import jax
 import pytest
-
 from cases import BINARY, BITWISE, CASES, SHIFTS, UNARY, Case
-from costmodel import CostModel, preset
 from forced import (
     described,
     device_mesh,
@@ -19,8 +17,9 @@ from forced import (
     random_assignments,
     run_as_assigned,
 )
-from planner.assignment import Assignment
 from programs import PROGRAMS
+
+from planner.assignment import Assignment
 
 MESH = device_mesh(x=2, y=4)
 MOST = 12
