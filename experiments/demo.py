@@ -12,7 +12,7 @@ import typer
 from jax.sharding import Mesh
 
 from executor.compiled import collectives
-from experiments.race import Program, compile_programs, contenders, race
+from executor.race import Program, compile_programs, contenders, race
 from experiments.results import write_csv
 from experiments.terminal import bars, console, legend, table
 from experiments.workloads import Workload

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import lax
 from jax._src import source_info_util
+from jax._src.core import trace_state_clean
 from jax.extend import core as jex_core
 
 try:
@@ -15,7 +16,7 @@ try:
 except ImportError:  # before JAX 0.10.2
     from jax._src import prng  # type: ignore[no-redef, attr-defined]
 
-__all__ = ["optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line"]
+__all__ = ["as_written", "optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line", "trace_state_clean"]
 
 random_wrap_p, random_unwrap_p = prng.random_wrap_p, prng.random_unwrap_p
 

@@ -55,6 +55,12 @@ class Choice:
     timings: Mapping[str, float]
 
     @property
+    def strategy(self) -> str:
+        """ "planned", or the name of the hand-written layout that this is for want of time to search."""
+        names = (name for name, picks in self.candidates.items() if picks == self.assignment.picks)
+        return next(names, "planned") if self.status == "baseline" else "planned"
+
+    @property
     def priced(self) -> Priced:
         return self.assignment.priced
 
@@ -67,31 +73,50 @@ class Choice:
         return replace(self, assignment=assignment, solution=solution, status="given", prediction=prediction)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a search may use.
+
+    Attributes:
+        memory_bytes: per device; None for the device's own memory.
+        seconds: for the search; with 0 the best of the hand-written layouts is taken.
+        unknown: what to do about ops without a rule, "replicate" or "error".
+
+    Raises:
+        ValueError: one of them is nothing of the kind.
+    """
+
+    memory_bytes: float | None
+    seconds: float
+    unknown: str
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is not None and not self.memory_bytes > 0:
+            raise ValueError(f"memory_limit is {self.memory_bytes}; give bytes per device, or None")
+        if not self.seconds >= 0:
+            raise ValueError(f"time_limit is {self.seconds}; give seconds, or 0 for the best hand-written layout")
+        if self.unknown not in ("replicate", "error"):
+            raise ValueError(f"unknown is {self.unknown!r}; it is 'replicate' or 'error'")
+
+
 def best_choice(
-    traced: Traced,
-    graph: Graph,
-    request: Request,
-    meshes: Iterable[MeshChoice],
-    memory_limit: float | None,
-    time_limit: float,
-    unknown: str,
-    stages: Stages,
+    traced: Traced, graph: Graph, request: Request, meshes: Iterable[MeshChoice], limits: Limits, stages: Stages
 ) -> Choice:
     """The best assignment on the best mesh.
 
     Raises:
         Infeasible: nothing fits the memory limit on any mesh.
     """
-    deadline = time.perf_counter() + time_limit
+    deadline = time.perf_counter() + limits.seconds
     best: Choice | None = None
     misfit: Infeasible | None = None
     for mesh in meshes:
         stages.enter(f"mesh {dict(mesh.cost.axis_sizes)}")
         left = max(0.0, deadline - time.perf_counter())
         if best is not None and not left:
-            break
+            return best if best.status == "baseline" else replace(best, status="feasible")
         try:
-            choice = choose(traced, graph, request, mesh, memory_limit, left, unknown)
+            choice = choose(traced, graph, request, mesh, replace(limits, seconds=left))
         except Infeasible as error:
             misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
             continue
@@ -103,39 +128,33 @@ def best_choice(
     return best
 
 
-def choose(
-    traced: Traced,
-    graph: Graph,
-    request: Request,
-    mesh: MeshChoice,
-    memory_limit: float | None,
-    time_limit: float,
-    unknown: str,
-) -> Choice:
+def choose(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice, limits: Limits) -> Choice:
     """The best assignment on one mesh.
 
     Raises:
         InvalidSpec: what the user asked for does not go on this mesh.
         Infeasible: nothing fits the memory limit.
-        UnknownPrimitive: an op has no rule, if `unknown` is "error".
+        UnknownPrimitive: an op has no rule, and that is to be an error.
     """
     begun = time.perf_counter()
     priced = build(traced, graph, request, mesh)
-    report_unruled(priced.decisions, unknown)
+    report_unruled(priced.decisions, limits.unknown)
     problem = tie(priced.problem, (*twins(priced.decisions), -1))
     built = time.perf_counter()
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
-    limit = memory_limit if memory_limit is not None else default_memory_limit(mesh)
-    solution = solve(problem, starts=tuple(starts.values()), time_limit=time_limit)
+    memory = limits.memory_bytes or default_memory_limit(mesh)
+    solution = solve(problem, starts=tuple(starts.values()), time_limit=limits.seconds)
     assert solution.picks is not None, "without a memory limit there is always an assignment"
     assignment = Assignment(priced, tuple(map(int, solution.picks)))
     prediction = predict(assignment, request.donated)
-    if prediction.peak_bytes > limit:
-        left = time_limit - (time.perf_counter() - built)
-        assignment, solution, prediction = fit_memory(assignment, problem, starts, request.donated, limit, left)
+    if prediction.peak_bytes > memory:
+        left = limits.seconds - (time.perf_counter() - built)
+        assignment, solution, prediction = fit_memory(
+            assignment, solution, problem, starts, request.donated, memory, left
+        )
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
     choice = Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
-    return _no_worse_than_candidates(choice, request.donated, limit)
+    return _no_worse_than_candidates(choice, request.donated, memory)
 
 
 def _no_worse_than_candidates(choice: Choice, donated: Sequence[bool], limit: float) -> Choice:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
+from planner._jax_compat import trace_state_clean
 from planner.errors import PlanMismatch
 from planner.mesh import auto_mesh
 from planner.trace import Traced, abstract
@@ -56,26 +57,36 @@ class PlannedFunction:
             PlanMismatch: the arguments' structure, shapes or dtypes are not those of the example.
         """
         check_arguments(self._traced, args)
-        leaves = jax.tree.leaves(args)
-        surrounding = AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return (self._auto_inside if surrounding else self._jitted)(*args)
-        if not surrounding and AxisType.Explicit not in self._mesh.axis_types:
-            return self._jitted(*self._placed(leaves))
+        if not trace_state_clean() or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+            return self._call_traced(args)
+        if not _has_explicit(self._mesh, jax.sharding.get_abstract_mesh()):
+            return self._jitted(*self._placed(args))
         with jax.set_mesh(self._auto):
-            results = self._jitted(*self._placed(leaves))
+            results = self._jitted(*self._placed(args))
         # The same shards under the user's mesh: nothing moves.
         shards = jax.device_put(jax.tree.leaves(results), self._out_shardings)
         return jax.tree.unflatten(self._traced.out_tree, shards)
+
+    def _call_traced(self, args: tuple[Any, ...]) -> Any:
+        """The call inside another transformation; where the arrays behind a tracer lie, it does not tell."""
+        if _has_explicit(jax.sharding.get_abstract_mesh()):
+            return self._auto_inside(*args)
+        if not _has_explicit(*(jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(args))):
+            try:
+                return self._jitted(*args)
+            except ValueError:
+                pass  # differentiated eagerly, and committed to another layout: moved like any others
+        shardings = jax.tree.unflatten(self._traced.in_tree, self._in_shardings)
+        return self._jitted(*jax.tree.map(jax.device_put, args, shardings))
 
     def _auto_inside(self, *args: Any) -> Any:
         """The call while arrays with shardings in their types are traced."""
         out_shardings = jax.tree.unflatten(self._traced.out_tree, self._out_shardings)
         return jax.sharding.auto_axes(self._jitted, out_sharding=out_shardings)(*args)
 
-    def _placed(self, leaves: Sequence[Any]) -> Any:
-        moved = [place(leaf, sharding) for leaf, sharding in zip(leaves, self._in_shardings, strict=True)]
-        return jax.tree.unflatten(self._traced.in_tree, moved)
+    def _placed(self, args: tuple[Any, ...]) -> Any:
+        leaves = zip(jax.tree.leaves(args), self._in_shardings, strict=True)
+        return jax.tree.unflatten(self._traced.in_tree, [place(leaf, sharding) for leaf, sharding in leaves])
 
     def lower(self, *args: Any) -> jax.stages.Lowered:
         """Lowers for arguments that may be `jax.ShapeDtypeStruct`, as `jax.jit(f).lower` does."""
@@ -83,10 +94,12 @@ class PlannedFunction:
         return self._jitted.lower(*jax.tree.unflatten(self._traced.in_tree, leaves))
 
 
+def _has_explicit(*meshes: Mesh | AbstractMesh) -> bool:
+    return any(AxisType.Explicit in mesh.axis_types for mesh in meshes)
+
+
 def place(leaf: Any, sharding: NamedSharding) -> Any:
-    """The array in this layout; itself if it is a tracer or lies so already."""
-    if isinstance(leaf, jax.core.Tracer):
-        return leaf
+    """The array in this layout; itself if it lies so already."""
     if isinstance(leaf, jax.Array) and leaf.committed and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
         return leaf
     return jax.device_put(leaf, sharding)

@@ -21,7 +21,7 @@ from planner.predict import Prediction, Span, predict, spans
 from planner.price import Priced
 from planner.problem import Edge, Problem
 from planner.quantities import bytes_text
-from planner.solve import Solution, smallest_limit, solve
+from planner.solve import Solution, Status, smallest_limit, solve
 
 ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
@@ -29,6 +29,7 @@ ATTEMPTS = 5
 
 def fit_memory(
     assignment: Assignment,
+    unlimited: Solution,
     problem: Problem,
     starts: Mapping[str, tuple[int, ...]],
     donated: Sequence[bool],
@@ -38,7 +39,7 @@ def fit_memory(
     """The best assignment whose peak is within `limit` bytes per device.
 
     Args:
-        assignment: the best one without a limit.
+        assignment, unlimited: the best without a limit; its bound holds with one too.
         time_limit: seconds for all attempts together.
 
     Raises:
@@ -56,16 +57,20 @@ def fit_memory(
         tried.append((found, solution, predict(found, donated)))
         return True
 
+    def known(picks: Sequence[int]) -> Solution:
+        status: Status = "start" if unlimited.status == "start" else "feasible"
+        cost = problem.evaluate(picks[:count]).cost
+        return Solution(np.array(picks), cost, unlimited.lower_bound, status, 0.0, "candidate")
+
     for picks in starts.values():
-        evaluation = problem.evaluate(picks)
-        attempt(Solution(np.array(picks), evaluation.cost, -np.inf, "start", 0.0, "candidate"))
+        attempt(known(picks))
     budget = limit
     for left in range(ATTEMPTS, 0, -1):
         seconds = max(0.1, (deadline - time.perf_counter()) / left)
-        known = [entry[0].picks for entry in tried]
+        found = [extend(stored, entry[0].picks) for entry in tried]
         solution = solve(
             replace(stored, usage_limit=max(0.0, budget)),
-            starts=[extend(stored, picks) for picks in known],
+            starts=found,
             time_limit=seconds,
         )
         if not attempt(solution):
@@ -76,7 +81,7 @@ def fit_memory(
         budget -= over
     if all(entry[2].peak_bytes > limit for entry in tried):
         _, lean = smallest_limit(stored, time_limit=max(1.0, deadline - time.perf_counter()))
-        attempt(Solution(lean, problem.evaluate(lean[:count]).cost, -np.inf, "feasible", 0.0, "smallest"))
+        attempt(known(tuple(map(int, lean))))
     fitting = [entry for entry in tried if entry[2].peak_bytes <= limit]
     if not fitting:
         raise _infeasible(min((entry[2].peak for entry in tried), key=lambda peak: peak.nbytes), limit)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from costmodel.model import CostModel
-from planner.choose import best_choice
+from planner.choose import Limits, best_choice
 from planner.graph import build_graph
 from planner.mesh import AnyMesh, mesh_choices
 from planner.planned import Plan
@@ -57,6 +57,7 @@ def plan(
         NoDevices, UnknownPreset: `mesh` names no devices, or no machine.
         Infeasible: nothing fits the memory limit.
         UnknownPrimitive: an op without a rule, if `unknown="error"`.
+        ValueError: a limit that is no positive number (`time_limit` may be 0), or `unknown` is something else.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -67,6 +68,7 @@ def plan(
         >>> p.in_specs
         (PartitionSpec('x',), PartitionSpec())
     """
+    limits = Limits(memory_limit, time_limit, unknown)
     begun = time.perf_counter()
     with Stages(progress) as stages:
         stages.enter("tracing")
@@ -75,7 +77,6 @@ def plan(
         traced_at = time.perf_counter()
         stages.enter("building the graph")
         graph = build_graph(traced)
-        choice = best_choice(
-            traced, graph, request, mesh_choices(mesh, cost_model), memory_limit, time_limit, unknown, stages
-        )
-    return Plan(traced, request, choice, timings={"trace": traced_at - begun, **choice.timings})
+        choice = best_choice(traced, graph, request, mesh_choices(mesh, cost_model), limits, stages)
+    timings = {"trace": traced_at - begun, **choice.timings}
+    return Plan(traced, request, choice, timings, choice.strategy)

@@ -37,7 +37,7 @@ class Plan:
     request: Request = field(repr=False)
     choice: Choice = field(repr=False)
     timings: Mapping[str, float]
-    strategy: str = "planned"
+    strategy: str
 
     @property
     def mesh(self) -> Mesh | AbstractMesh:
@@ -181,4 +181,4 @@ class Plan:
         Raises:
             PlanMismatch: the text is no plan, or was written for another function, other shapes or another mesh.
         """
-        return Plan(*from_json(text, fn, example_args, mesh), timings={})
+        return Plan(*from_json(text, fn, example_args, mesh), timings={}, strategy="planned")

@@ -20,6 +20,7 @@ from planner.memory import Allocation, Peak, peak
 from planner.price import Priced, inner_collectives, op_seconds, whole_seconds
 from planner.reshard import Step
 from planner.strategies import Dims
+from planner.work import UNFUSED
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class _Walk:
         arguments = [self._make(value, self.assignment.home(value), value.name, "") for value in body.inputs]
         self._at_home.update(zip(body.inputs, arguments, strict=True))
         outputs = self._run(body, 1.0)
-        end = self._time + 1
+        end = self._time + 2
         for argument in arguments:
             argument.end = end
         for array, reuses in zip(outputs, donated, strict=True):
@@ -193,7 +194,7 @@ class _Walk:
         """Walks a body that runs `count` times; returns its outputs' arrays."""
         copies: dict[Value, dict[Layout, _Array]] = {}
         for op in body.ops:
-            self._time += 1
+            self._time += 2
             if op.primitive in TRANSPARENT:
                 self._see_through(op, count)
                 continue
@@ -202,7 +203,7 @@ class _Walk:
             if op.bodies:
                 self._loop(op, arrays, count)
             else:
-                self._compute(op, count)
+                self._compute(op, arrays, count)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self._fetch(a, use, copies, count, None) for a, use in zip(body.outputs, uses, strict=True)]
 
@@ -223,7 +224,7 @@ class _Walk:
                 if op.primitive is not jex_primitives.scan_p or value in body.inputs[: self._first_slice(op)]:
                     self._at_home[value].nbytes = 0.0  # shares the memory of the loop's operand or result
             self._run(body, each)
-        self._time += 1
+        self._time += 2
         for array in operands:
             if array is not None:
                 array.end = self._time
@@ -235,14 +236,16 @@ class _Walk:
     def _first_slice(op: Op) -> int:
         return int(op.params["num_consts"] + op.params["num_carry"])
 
-    def _compute(self, op: Op, count: float) -> None:
+    def _compute(self, op: Op, operands: list[_Array | None], count: float) -> None:
+        work = self.priced.work.get(op)
         for position, value in enumerate(op.results):
-            work = self.priced.work.get(op)
             array = self._make(value, self.assignment.home(value), op.name, op.source)
             if work is None or position not in work.writes:
                 array.nbytes = 0.0
+            elif op.name not in UNFUSED and any(other and other.nbytes == array.nbytes for other in operands):
+                # An elementwise op works in place: its result comes to life after an operand that ends here is gone.
+                array.start = array.end = self._time + 1
             self._at_home[value] = array
-        work = self.priced.work.get(op)
         if work is None:
             return
         if op not in self.decisions.members:

@@ -37,7 +37,7 @@ class ProblemError(MeshwrightError):
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """What two choices cost together: `cost[s, t]` seconds if `tail` picks s and `head` picks t; `inf` forbids the pair."""
+    """What two choices cost together: `cost[s, t]` seconds if tail picks s and head picks t; `inf` forbids."""
 
     tail: int
     head: int

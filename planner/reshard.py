@@ -8,7 +8,7 @@ step. So a change of layout is a chain of `slice` (free of communication), `all-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -92,7 +92,7 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     walk = _Walk(source, mesh)
     counts = [[shard_count(axes, walk.sizes) for axes in layout] for layout in (source, target)]
     if counts[0] == counts[1]:
-        walk.to("collective-permute", _moved(source, target), target)
+        walk.to("collective-permute", _moved(source, target, walk.sizes), target)
         return tuple(walk.steps)
     held, wanted = set(axes_of(source)), set(axes_of(target))
     goal = {axis: dim for dim, axes in enumerate(target) for axis in axes}
@@ -105,7 +105,7 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
 
     def arrange(dims: Sequence[int]) -> None:
         layout = tuple(arranged(dim) if dim in dims else axes for dim, axes in enumerate(walk.layout))
-        walk.to("collective-permute", _moved(walk.layout, layout), layout)
+        walk.to("collective-permute", _moved(walk.layout, layout, walk.sizes), layout)
 
     new = (tuple(axis for axis in want if axis not in held) for want in target)
     walk.to("slice", (), tuple((*have, *added) for have, added in zip(source, new, strict=True)))
@@ -122,16 +122,19 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     return tuple(walk.steps)
 
 
-def _moved(before: Layout, after: Layout) -> tuple[str, ...]:
-    """The axes that change place where layouts differ: not those that the old and new order begin or end with alike."""
-    found: dict[str, None] = {}
-    for old, new in zip(before, after, strict=True):
-        while old and new and old[0] == new[0]:
-            old, new = old[1:], new[1:]
-        while old and new and old[-1] == new[-1]:
-            old, new = old[:-1], new[:-1]
-        found.update(dict.fromkeys((*old, *new)))
-    return tuple(found)
+def _moved(before: Layout, after: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes along which data goes to other devices: those that come to split another range of indices."""
+    old, new = _strides(before, sizes), _strides(after, sizes)
+    return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
+
+
+def _strides(layout: Layout, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Each axis' dimension, and how many shards lie between neighbours along the axis."""
+    return {
+        axis: (dim, shard_count(axes[position + 1 :], sizes))
+        for dim, axes in enumerate(layout)
+        for position, axis in enumerate(axes)
+    }
 
 
 class Resharder:

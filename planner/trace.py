@@ -48,6 +48,8 @@ def trace(fn: Callable[..., Any], example_args: tuple[Any, ...]) -> Traced:
     Raises:
         TraceError: `fn` raised while it was traced, or an argument is not an array; the cause is chained.
     """
+    if not callable(fn):
+        raise TraceError(f"{fn!r} is not callable; give the function first, then its example arguments")
     name = getattr(fn, "__name__", type(fn).__name__)
     paths, in_tree = jax.tree_util.tree_flatten_with_path(tuple(example_args))
     in_paths = argument_names(fn, tuple(path for path, _ in paths), len(example_args))

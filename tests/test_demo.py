@@ -10,7 +10,7 @@ import pytest
 
 from experiments import arguments
 from experiments.demo import COLUMNS, demo
-from experiments.race import Program, compile_programs, contenders, race
+from executor.race import Program, compile_programs, contenders, race
 from experiments.results import conditions, keep, markdown
 from experiments.terminal import cell
 from experiments.workloads import Workload, workload

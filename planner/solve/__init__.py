@@ -14,8 +14,8 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import fold_chains
 from planner.solve.incumbent import OPTIMAL_GAP, Incumbent, Progress, Solution, Status
 from planner.solve.model import Model
-from planner.solve.presolve import Impossible, presolve
-from planner.solve.squeeze import is_closed, squeeze, squeeze_apart, trivial_bound
+from planner.solve.presolve import Impossible, shrink
+from planner.solve.squeeze import close_gap, close_gap_apart, is_closed, trivial_bound
 
 __all__ = ["Progress", "Solution", "Status", "smallest_limit", "solve"]
 
@@ -63,7 +63,9 @@ def solve(
 
 
 def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int) -> None:
-    fitting = presolve(model, clock)
+    fitting = shrink(model, clock)
+    if clock.expired:
+        return
     known = [fitting.project(np.asarray(start, dtype=np.int64)) for start in starts]
     nearest = min(known, key=fitting.model.cost, default=None)
 
@@ -71,14 +73,14 @@ def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incu
         best.offer(fitting.lift(picks))
 
     limited = fitting.model.rows > 0
-    relaxed = squeeze_apart(
+    relaxed = close_gap_apart(
         fitting.model.without_limit(), nearest, offer, clock.part(RELAXED_TIME) if limited else clock, seed
     )
     best.method = relaxed.method
     best.raise_bound(relaxed.lower_bound)
     if limited and not is_closed(best.cost, best.lower_bound):
         start = relaxed.picks if best.picks is None else fitting.project(best.picks)
-        outcome = squeeze(fitting.model, start, best.cost, offer, clock, seed)
+        outcome = close_gap(fitting.model, start, best.cost, offer, clock, seed)
         best.method = outcome.method
         best.raise_bound(outcome.lower_bound)
 
@@ -101,19 +103,19 @@ def smallest_limit(problem: Problem, time_limit: float = 10.0) -> tuple[float, I
     If the time does not suffice for the smallest, it is the smallest found: there is an assignment that keeps it.
 
     Raises:
-        ProblemError: no assignment has finite cost, whatever the limit.
+        ProblemError: no assignment has finite cost, whatever the limit, or none was found in the time.
     """
     clock = Clock(time_limit)
     try:
-        reduction = presolve(_peak_only(problem), clock)
+        reduction = shrink(_peak_only(problem), clock)
         folded = fold_chains(reduction.model)
-        thrifty = squeeze_apart(_priced_evenly(folded.model), None, lambda _: None, clock.part(RELAXED_TIME), 0)
-    except Impossible:
-        thrifty = None
-    if thrifty is None or not math.isfinite(thrifty.cost):
-        raise ProblemError("no assignment has finite cost, whatever the limit; look for nodes whose edges forbid all")
-    leanest = ilp.leanest(folded.model, thrifty.picks, clock)
-    whole = reduction.lift(folded.lift(leanest))
+        even = _priced_evenly(folded.model)
+        thrifty = close_gap_apart(even, None, lambda found: None, clock.part(RELAXED_TIME), seed=0)
+    except Impossible as error:
+        raise ProblemError("no assignment has finite cost, whatever the limit; its edges forbid too much") from error
+    if thrifty.picks is None or not math.isfinite(thrifty.cost):
+        raise ProblemError(f"no assignment of finite cost was found in {time_limit} s; give smallest_limit more time")
+    whole = reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock)))
     return problem.evaluate(whole).peak_usage, whole
 
 

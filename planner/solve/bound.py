@@ -64,9 +64,7 @@ class Dual:
     def __init__(self, model: Model):
         self.model = model
         self.prices = model.prices
-        self.unary = [
-            costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)
-        ]
+        self.unary = [costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)]
         self.lower: list[list[_Arc]] = [[] for _ in model.costs]
         self.upper: list[list[_Arc]] = [[] for _ in model.costs]
         for (i, j), cost in model.pairs.items():
@@ -113,7 +111,7 @@ class Dual:
         return len(self.bounds) > STALL_PASSES and self.bounds[-1] - self.bounds[-STALL_PASSES] < worth
 
     def _pass(self, cutoff: float, *, forward: bool) -> float:
-        """Each node in order takes what pairs with earlier nodes hold for it, and shares all it has with those ahead."""
+        """Each node in order takes what pairs with those before hold for it, and shares with pairs to those ahead."""
         nodes = len(self.unary)
         order = range(nodes) if forward else range(nodes)[::-1]
         behind, ahead = (self.lower, self.upper) if forward else (self.upper, self.lower)

@@ -28,7 +28,7 @@ CHAIN_ENTRIES = 300_000
 
 
 def eliminate(model: Model) -> Reduction | None:
-    """All nodes eliminated, leaving a model of none whose offset is the optimum; None if the tables would be too large."""
+    """All nodes eliminated: the offset that is left is the optimum. None if the tables would be too large."""
     order, entries = _order(model, degree=len(model.costs), table_entries=TABLE_ENTRIES)
     if len(order) < len(model.costs) or entries > TOTAL_ENTRIES:
         return None
@@ -74,7 +74,7 @@ def _order(model: Model, degree: int, table_entries: int) -> tuple[list[int], in
 
 def _eliminated(model: Model, order: Iterable[int]) -> Reduction:
     tables: dict[tuple[int, ...], FloatArray] = {(node,): costs for node, costs in enumerate(model.costs)}
-    tables.update(model.pairs)
+    tables.update(((i, j), cost) for (i, j), cost in model.pairs.items())
     touching: list[set[tuple[int, ...]]] = [set() for _ in model.costs]
     for scope in tables:
         for node in scope:

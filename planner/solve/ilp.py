@@ -1,8 +1,8 @@
 """The problem as an integer program for CP-SAT.
 
     x[i, s]  in {0, 1}   node i picks strategy s
-    z[e, k]  in {0, 1}   pair e costs at least its k-th level v[e, k], where 0 = v[e, 0] < v[e, 1] < ... are the distinct
-                         costs in its matrix
+    z[e, k]  in {0, 1}   pair e costs at least its k-th level v[e, k], where 0 = v[e, 0] < v[e, 1] < ... are the
+                         distinct costs in its matrix
 
     minimise  sum c[i, s] x[i, s]  +  sum (v[e, k] - v[e, k-1]) z[e, k]
 
@@ -17,13 +17,14 @@
 As exactly one of x[j, :] holds, `reach` is the linear row x[i, s] <= z[e, k] + sum of the cheaper x[j, t]: as tight as
 the local polytope on each row and column. A pair with few distinct costs needs few of them.
 
-CP-SAT counts in whole numbers. Costs are divided by a unit, a fraction `RESOLUTION` of the gap that is left to close, and
-rounded down, so its bound is a bound on the true cost, short of it by at most one unit per term. Bytes are whole already,
-or are scaled up and rounded down: what CP-SAT calls feasible is checked again by the caller.
+CP-SAT counts in whole numbers. Costs are divided by a unit, a fraction `RESOLUTION` of the gap that is left to close,
+and rounded down, so its bound is a bound on the true cost, short of it by at most one unit per term. Bytes are whole
+already, or are scaled up and rounded down: what CP-SAT calls feasible is checked again by the caller.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from ortools.sat.python import cp_model
 
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
-from planner.solve.model import Load, Model, Offer
+from planner.solve.model import Model, Offer
 
 RESOLUTION = 1e-9
 """Of the gap: with some thousand terms, rounding leaves the bound short by a millionth of the gap."""
@@ -45,9 +46,15 @@ MEMORY_CAP = 2**50
 """Likewise for bytes; those beyond are counted in larger units."""
 
 LITERALS = 4_000_000
-"""The largest formulation that is tried: building it takes a few seconds."""
+"""The largest formulation that is tried."""
+
+LITERALS_PER_SECOND = 500_000
+"""How fast one is built: none is tried that would take the time that is left."""
 
 WORKERS = 2
+
+STOPPED_EARLY = 0.8
+"""An unfinished solve that took less than this part of its time was stopped from outside."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def cheapest(
         lower_bound: on the cost, as known so far.
         offer: is handed each better assignment when it is found.
     """
-    if _literals(model) > LITERALS or clock.expired:
+    if _too_large(model, clock):
         return IlpOutcome(None, lower_bound)
     unit = _unit(model, cutoff - lower_bound)
     program = _Program(model)
@@ -102,7 +109,7 @@ def leanest(model: Model, hint: IntArray, clock: Clock) -> IntArray:
         hint: an assignment that is possible; its peak is the first to beat.
     """
     least, most = float(model.base.max(initial=0.0)), float(model.usage(hint).max(initial=0.0))
-    if _literals(model) > LITERALS or clock.expired or most <= least:
+    if most <= least or _too_large(model, clock):
         return hint
     program = _Program(model)
     program.add_costs(unit=1.0)
@@ -145,7 +152,7 @@ class _Program:
         values = np.unique(cost[cost > 0])
         name = f"z[{i},{j}]"
         ladder = [self.sat.new_bool_var(f"{name}[{value}]") for value in values]
-        for lower, higher in zip(ladder, ladder[1:], strict=False):
+        for lower, higher in itertools.pairwise(ladder):
             self.sat.add_implication(higher, lower)
         self.levels.append((np.array([i, j]), cost, ladder))
         self._add_reach(self.x[i], self.x[j], cost, values, ladder)
@@ -204,13 +211,16 @@ class _Program:
             for value, var in zip(values, ladder, strict=True):
                 self.sat.add_hint(var, bool(cost[picks[i], picks[j]] >= value))
 
-    def solve(self, offer: Offer, clock: Clock, seed: int) -> tuple[int, cp_model.CpSolver]:
+    def solve(self, offer: Offer, clock: Clock, seed: int) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = clock.left_seconds
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed
         status = solver.solve(self.sat, _Found(self, offer))
         assert status != cp_model.MODEL_INVALID, self.sat.validate()
+        unfinished = status in (cp_model.FEASIBLE, cp_model.UNKNOWN)
+        if unfinished and solver.wall_time < STOPPED_EARLY * solver.parameters.max_time_in_seconds:
+            raise KeyboardInterrupt  # CP-SAT takes Ctrl-C for itself, and returns
         return status, solver
 
     def picks(self, value: Callable[[cp_model.IntVar], int]) -> IntArray:
@@ -252,6 +262,10 @@ def _bytes_unit(model: Model) -> float:
     if top < MEMORY_CAP and (amounts == np.floor(amounts)).all():
         return float(np.gcd.reduce(amounts.astype(np.int64), initial=0)) or 1.0
     return top / MEMORY_CAP
+
+
+def _too_large(model: Model, clock: Clock) -> bool:
+    return _literals(model) > min(LITERALS, LITERALS_PER_SECOND * clock.left_seconds)
 
 
 def _literals(model: Model) -> int:

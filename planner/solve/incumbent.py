@@ -24,11 +24,14 @@ class Solution:
         picks: a strategy's index per node, or None if no assignment that fits is known.
         cost: what the picks cost, in seconds; `inf` without picks.
         lower_bound: seconds; no assignment that fits costs less.
-        status: "optimal": proven, to a gap of `OPTIMAL_GAP`. "feasible": the search found it, or could not beat the start, before time was up.
-            "start": the best start as given, nothing else was tried. "infeasible": proven that nothing fits.
-            "unknown": neither an assignment that fits was found, nor that there is none.
+        status: "optimal": proven, to a gap of `OPTIMAL_GAP`.
+            "feasible": the search found it, or could not beat the start, before time was up.
+            "start": the best start as given; there was no time to try anything else.
+            "infeasible": proven that nothing fits.
+            "unknown": neither an assignment that fits was found, nor a proof that there is none.
         seconds: how long it took.
-        method: what closed the gap or came last: "presolve", "elimination", "dual", "cp-sat".
+        method: what closed the gap or came last: "presolve", "elimination", "dual", "cp-sat", "neighbourhoods";
+            or "start", "interrupted".
     """
 
     picks: IntArray | None

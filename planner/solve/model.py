@@ -90,7 +90,10 @@ class Model:
 
     @staticmethod
     def from_problem(problem: Problem) -> Model:
-        """The whole problem, without rows if it has no limit: parallel edges added up, loops put on their nodes, times merged into rows."""
+        """The whole problem: parallel edges added up, loops put on their nodes, times merged into rows.
+
+        Without a limit there are no rows.
+        """
         costs = [np.array(cost, dtype=np.float64) for cost in problem.costs]
         pairs: dict[Pair, FloatArray] = {}
         for edge in problem.edges:
@@ -131,7 +134,7 @@ def _row_spans(problem: Problem) -> tuple[IntArray, int]:
 
 @dataclass(frozen=True)
 class Kept:
-    """Some strategies of a node were removed: `kept[new]` is the old index, `instead[old]` a new one no worse if it can be."""
+    """Strategies of a node were removed: `kept[new]` is the old index, `instead[old]` the new one nearest to it."""
 
     node: int
     kept: IntArray
@@ -184,6 +187,12 @@ class Reduction:
             if isinstance(step, Kept):
                 projected[step.node] = step.instead[projected[step.node]]
         return projected[list(self.nodes)]
+
+
+def unreduced(model: Model) -> Reduction:
+    """The model as it is."""
+    count = len(model.costs)
+    return Reduction(model, tuple(range(count)), (), count)
 
 
 Offer = Callable[[IntArray], None]

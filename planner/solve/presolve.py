@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
-from planner.solve.model import Given, Kept, Load, Model, Pair, Reduction, Step
+from planner.solve.model import Given, Kept, Load, Model, Pair, Reduction, Step, unreduced
 
 DOMINANCE_ENTRIES = 300_000
 """Dominance compares all pairs of strategies over all of a neighbour's: skipped where that is more work than this."""
@@ -35,8 +35,8 @@ class Impossible(Exception):
     """No assignment has finite cost, or none keeps within the limit."""
 
 
-def presolve(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] | None = None) -> Reduction:
-    """The model made smaller until nothing more applies, or time is up.
+def shrink(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] | None = None) -> Reduction:
+    """The model made smaller until nothing more applies; as it is if the time is up before.
 
     Args:
         possible: per node, which strategies to keep, where some are known not to matter.
@@ -48,7 +48,7 @@ def presolve(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] |
     for node, keep in enumerate(possible or ()):
         draft.keep_only(node, keep)
     draft.settle(clock)
-    return draft.freeze()
+    return unreduced(model) if clock.expired else draft.freeze()
 
 
 class _Draft:

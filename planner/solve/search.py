@@ -73,7 +73,8 @@ class _Walk:
         """Until neither one node nor two neighbours can do better."""
         while not clock.expired:
             self.sweep(clock, penalty)
-            if not any([self.move_pair(i, j) for i, j in self.model.pairs if not clock.expired]):
+            moved = [self.move_pair(i, j) for i, j in self.model.pairs if not clock.expired]
+            if not any(moved):
                 return
 
     def sweep(self, clock: Clock, penalty: float) -> None:
@@ -105,7 +106,7 @@ class _Walk:
         return score
 
     def left_by_others(self, node: int) -> FloatArray:
-        """For each span of a node's load, how far the other nodes' usage is above the limit there; negative if below."""
+        """For each span of a node's load, how far the others' usage is above the limit; negative if below."""
         load = self.model.loads[node]
         edges = load.spans.ravel()
         # The maxima between edges are of spans and gaps in turn; without the last edge where that is the end.
@@ -114,7 +115,8 @@ class _Walk:
 
     def set(self, node: int, pick: int) -> None:
         load = self.model.loads[node]
-        for (first, last), change in zip(load.spans, load.usage[:, pick] - load.usage[:, self.picks[node]], strict=True):
+        more = load.usage[:, pick] - load.usage[:, self.picks[node]]
+        for (first, last), change in zip(load.spans, more, strict=True):
             self.usage[first:last] += change
         self.picks[node] = pick
 

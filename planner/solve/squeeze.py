@@ -3,7 +3,8 @@
 Each round: presolve; eliminate exactly if the tables are small enough; else raise the dual bound and look for better
 assignments around what it decodes; then remove every strategy and every pair of strategies that can only be in
 assignments worse than the best one known. The costs that go into the next round are the reparametrised ones, so nothing
-that was learned is lost. What rounds cannot close goes to CP-SAT.
+that was learned is lost. What rounds cannot close goes to CP-SAT, and what is too large for that to local search over
+neighbourhoods.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from planner.solve.bound import Dual
 from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
 from planner.solve.model import Model, Offer, Reduction
-from planner.solve.presolve import Impossible, presolve
+from planner.solve.neighbourhoods import search_neighbourhoods
+from planner.solve.presolve import Impossible, shrink
 from planner.solve.search import Search
 
 TOLERANCE = 1e-9
 """Relative: a bound this near to the cost proves it. Sums of some thousand floats differ by less in another order."""
+
+METHODS = ("presolve", "elimination", "dual", "cp-sat", "neighbourhoods")
+"""What can close a gap or come last, in the order in which they are tried."""
 
 PASSES = 8
 """Passes of the dual between two looks for better assignments."""
@@ -50,17 +55,13 @@ class Outcome:
     lower_bound: float
     method: str
 
-    @property
-    def closed(self) -> bool:
-        return is_closed(self.cost, self.lower_bound)
-
 
 def is_closed(cost: float, lower_bound: float) -> bool:
-    return cost - lower_bound <= TOLERANCE * max(abs(cost), abs(lower_bound)) if math.isfinite(cost) else False
+    return math.isfinite(cost) and cost - lower_bound <= TOLERANCE * max(abs(cost), abs(lower_bound))
 
 
-def squeeze(model: Model, start: IntArray | None, cutoff: float, offer: Offer, clock: Clock, seed: int) -> Outcome:
-    """The best assignment of a model that fits, and a bound on all of them.
+def close_gap(model: Model, start: IntArray | None, cutoff: float, offer: Offer, clock: Clock, seed: int) -> Outcome:
+    """The best assignment of a presolved model that fits, and a bound on all of them.
 
     Args:
         start: an assignment to begin with, or None; it need not fit.
@@ -78,21 +79,29 @@ def squeeze(model: Model, start: IntArray | None, cutoff: float, offer: Offer, c
     return Outcome(state.picks, state.cost, min(state.lower_bound, state.cutoff), method)
 
 
-def squeeze_apart(model: Model, start: IntArray | None, offer: Offer, clock: Clock, seed: int) -> Outcome:
-    """As `squeeze`, for a model without rows, each connected part by itself."""
-    picks = np.array([costs.argmin() for costs in model.costs], dtype=np.int64) if start is None else start.copy()
-    lower_bound = model.offset
-    methods = set()
+def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: Clock, seed: int) -> Outcome:
+    """As `close_gap`, for a model without rows, each connected part by itself.
+
+    Raises:
+        Impossible: no assignment has finite cost.
+    """
+    reduction = shrink(model, clock)
+    cheapest = np.array([costs.argmin() for costs in reduction.model.costs], dtype=np.int64)
+    picks = cheapest if start is None else reduction.project(start)
+    if clock.expired:
+        return Outcome(picks, model.cost(picks), trivial_bound(model), "presolve")
+    lower_bound = reduction.model.offset
+    methods = {"presolve"}
     try:
-        for nodes, part in _parts(model):
-            outcome = squeeze(part, picks[nodes], math.inf, lambda found: None, clock, seed)
+        for nodes, part in _parts(reduction.model):
+            outcome = close_gap(part, picks[nodes], math.inf, lambda found: None, clock, seed)
             lower_bound += outcome.lower_bound
-            if outcome.picks is not None:
-                picks[nodes] = outcome.picks
+            picks[nodes] = picks[nodes] if outcome.picks is None else outcome.picks
             methods.add(outcome.method)
     finally:  # Ctrl-C keeps the parts that are done
-        offer(picks.copy())
-    return Outcome(picks, model.cost(picks), lower_bound, "+".join(sorted(methods)) or "presolve")
+        picks = reduction.lift(picks)
+        offer(picks)
+    return Outcome(picks, model.cost(picks), lower_bound, max(methods, key=METHODS.index))
 
 
 def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:
@@ -103,9 +112,7 @@ def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:
     for members in nx.connected_components(graph):
         nodes = sorted(members)
         index = {node: new for new, node in enumerate(nodes)}
-        pairs = {
-            (index[i], index[j]): model.pairs[i, j] for i in nodes for j in sorted(graph[i]) if i < j
-        }
+        pairs = {(index[i], index[j]): model.pairs[i, j] for i in nodes for j in sorted(graph[i]) if i < j}
         costs = tuple(model.costs[node] for node in nodes)
         loads = tuple(model.loads[node] for node in nodes)
         yield nodes, replace(model, costs=costs, pairs=pairs, loads=loads, offset=0.0)
@@ -141,14 +148,6 @@ class _State:
         self.reductions.append(reduction)
         return reduction.model
 
-    def projected(self) -> IntArray | None:
-        if self.picks is None:
-            return None
-        picks = self.picks
-        for reduction in self.reductions:
-            picks = reduction.project(picks)
-        return picks
-
     @property
     def ceiling(self) -> float:
         """No assignment that is still looked for costs more: the cutoff, or what the dearest choices add up to."""
@@ -161,11 +160,12 @@ class _State:
 
     @property
     def closed(self) -> bool:
-        return is_closed(self.cutoff, self.lower_bound)
+        """Whether the bound meets the cutoff, or says that there is nothing below it."""
+        return self.lower_bound == math.inf or is_closed(self.cutoff, self.lower_bound)
 
     def run(self, clock: Clock, seed: int) -> str:
         """Rounds, then CP-SAT on what is left; returns what came last."""
-        model = self.reduce(presolve(self.whole, clock))
+        model = self.whole
         shrinking = True
         while shrinking:
             if clock.expired or self.closed:
@@ -177,12 +177,18 @@ class _State:
             self.ascend(dual, clock)
             if clock.expired or self.closed:
                 return "dual"
-            pruned = self.reduce(presolve(dual.reparametrised(self.prune_above), clock, dual.possible))
+            pruned = self.reduce(shrink(dual.reparametrised(self.prune_above), clock, dual.possible))
             shrinking = pruned.strategies <= ROUND_SHRINKS * model.strategies
             model = pruned
         if clock.expired:
             return "dual"
-        return "elimination" if self.eliminated(model) else self.program(model, clock, seed)
+        if self.eliminated(model):
+            return "elimination"
+        self.program(model, clock, seed)
+        if clock.expired or self.closed:
+            return "cp-sat"
+        self.polish(model, clock, seed)
+        return "neighbourhoods"
 
     def eliminated(self, model: Model) -> bool:
         """Solves the model exactly if its tables are small enough."""
@@ -210,14 +216,27 @@ class _State:
             if sum(int(possible.sum()) for possible in dual.possible) <= ROUND_SHRINKS * dual.model.strategies:
                 return
 
-    def program(self, model: Model, clock: Clock, seed: int) -> str:
-        known = self.projected()
-        hint = None if known is None else Search(model).improve(known, clock)
-        outcome = ilp.cheapest(model, hint, self.prune_above, self.lower_bound, self.take_reduced, clock, seed)
+    def program(self, model: Model, clock: Clock, seed: int) -> None:
+        outcome = ilp.cheapest(
+            model, self.near(model, clock), self.prune_above, self.lower_bound, self.take_reduced, clock, seed
+        )
         self.lower_bound = max(self.lower_bound, outcome.lower_bound)
         if outcome.picks is not None:
             self.take_reduced(outcome.picks)
-        return "cp-sat"
+
+    def polish(self, model: Model, clock: Clock, seed: int) -> None:
+        start = self.near(model, clock)
+        if start is not None:
+            search_neighbourhoods(model, start, self.take_reduced, clock, seed)
+
+    def near(self, model: Model, clock: Clock) -> IntArray | None:
+        """The best assignment as one of a reduced model, or one near it that fits."""
+        if self.picks is None:
+            return None
+        picks = self.picks
+        for reduction in self.reductions:
+            picks = reduction.project(picks)
+        return Search(model).improve(picks, clock)
 
 
 def trivial_bound(model: Model) -> float:

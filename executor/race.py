@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,8 @@ import numpy as np
 from planner import Plan
 
 WARMUP_CALLS = 2
-FAR_BEHIND = 3.0
-"""A program that takes this many times the second fastest's time is timed no further, ..."""
 SURE_ROUNDS = 5
-"""... once it was timed this often."""
+"""How often a program is timed before it can be far behind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +26,13 @@ class Program:
     Attributes:
         names: of all plans that come out as this very program.
         plan: the first of them.
+        compile_seconds: what compiling took, tracing and lowering not counted.
     """
 
     names: tuple[str, ...]
     plan: Plan
     compiled: jax.stages.Compiled
+    compile_seconds: float
 
 
 def contenders(plan: Plan) -> Mapping[str, Plan]:
@@ -58,7 +59,9 @@ def compile_programs(
     for done, (text, program) in enumerate(lowered.items()):
         first = names[text][0]
         progress(first, done / len(lowered))
-        programs.append(Program(tuple(names[text]), plans[first], program.compile()))
+        begun = time.perf_counter()
+        compiled = program.compile()
+        programs.append(Program(tuple(names[text]), plans[first], compiled, time.perf_counter() - begun))
     return programs
 
 
@@ -75,15 +78,17 @@ def race(
     least_rounds: int = 15,
     least_seconds: float = 0.5,
     most_seconds: float = 60.0,
+    far_behind: float = math.inf,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[tuple[float, ...]]:
     """Times programs of one function in rounds, so that a machine whose speed drifts is as fast for one as for another.
 
     Args:
         args: real arrays, laid out in any way; they are copied, so that donation takes nothing.
-        least_rounds, least_seconds: both positive; it ends when both are reached, the latter by the calls of each
+        least_rounds, least_seconds: it ends when both are reached, the latter by the calls of each
             program that is timed still,
         most_seconds: or after the least rounds if so much time has passed.
+        far_behind: a program that takes this many times the second fastest's time is timed no further.
         progress: called with the part of the work that is done.
 
     Returns:
@@ -101,18 +106,20 @@ def race(
             samples[index].append(runners[index].seconds())
         rounds += 1
         if rounds >= SURE_ROUNDS:
-            running = _in_the_running(samples)
+            running = _in_the_running(samples, far_behind)
         timed = min(sum(samples[index]) for index in running)
         passed = time.perf_counter() - begun
-        done = min(rounds / least_rounds, max(timed / least_seconds, passed / most_seconds))
+        enough = timed >= least_seconds or passed >= most_seconds
+        part = 1.0 if enough else max(timed / least_seconds, passed / most_seconds)
+        done = min(rounds / least_rounds, part)
         progress(min(done, 1.0))
     return [tuple(taken) for taken in samples]
 
 
-def _in_the_running(samples: Sequence[Sequence[float]]) -> list[int]:
+def _in_the_running(samples: Sequence[Sequence[float]], far_behind: float) -> list[int]:
     medians = [float(np.median(taken)) for taken in samples]
     second = sorted(medians)[min(1, len(medians) - 1)]
-    return [index for index, median in enumerate(medians) if median <= FAR_BEHIND * second]
+    return [index for index, median in enumerate(medians) if median <= far_behind * second]
 
 
 class _Runner:
