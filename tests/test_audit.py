@@ -1,5 +1,6 @@
 """Plans are compiled and held against what the compiler made of them."""
 
+import os
 from dataclasses import replace
 from functools import cache
 
@@ -159,6 +160,20 @@ def test_the_report_reads_like_this() -> None:
         "unplanned: all-gather over y, 1.0 KiB × 3 at train.py:7 (jit(f)/dot_general)",
         "involuntary full rematerializations: 2",
     ]
+
+
+def test_rematerializations_are_counted_and_the_compiler_still_heard(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compile_quietly = jax.stages.Lowered.compile
+
+    def compile_and_warn(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        os.write(2, b"E0 spmd_partitioner.cc:1] Involuntary full rematerialization. The compiler was not able to ...\n")
+        return compile_quietly(lowered)
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_and_warn)
+    assert audit(projected()).rematerializations == 1
+    assert capfd.readouterr().err.count("Involuntary full rematerialization") == 1
 
 
 def test_a_plan_without_devices_cannot_be_audited() -> None:
