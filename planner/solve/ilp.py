@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,9 +53,6 @@ LITERALS_PER_SECOND = 500_000
 """How fast one is built: none is tried that would take the time that is left."""
 
 WORKERS = 2
-
-STOPPED_EARLY = 0.8
-"""An unfinished solve that took less than this part of its time was stopped from outside."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +214,16 @@ class _Program:
         solver.parameters.max_time_in_seconds = clock.left_seconds
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed
-        status = solver.solve(self.sat, _Found(self, offer))
+        # CP-SAT's own way with Ctrl-C leaves the process deaf to later ones. In a thread it need not have one.
+        solver.parameters.catch_sigint_signal = False
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            solving = thread.submit(solver.solve, self.sat, _Found(self, offer))
+            try:
+                status = solving.result()
+            except KeyboardInterrupt:
+                solver.stop_search()
+                raise
         assert status != cp_model.MODEL_INVALID, self.sat.validate()
-        unfinished = status in (cp_model.FEASIBLE, cp_model.UNKNOWN)
-        if unfinished and solver.wall_time < STOPPED_EARLY * solver.parameters.max_time_in_seconds:
-            raise KeyboardInterrupt  # CP-SAT takes Ctrl-C for itself, and returns
         return status, solver
 
     def picks(self, value: Callable[[cp_model.IntVar], int]) -> IntArray:

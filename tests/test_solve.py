@@ -1,0 +1,305 @@
+"""The solver against brute force, in every mode; its promises on starts, bounds and time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from planner.problem import Edge, Problem, ProblemError, tie
+from planner.solve import Progress, smallest_limit, solve
+from planner.solve.bound import Dual
+from planner.solve.clock import Clock
+from planner.solve.eliminate import eliminate, fold_chains
+from planner.solve.model import Model
+from planner.solve.neighbourhoods import search_neighbourhoods
+from planner.solve.presolve import Impossible, shrink
+from planner.solve.search import Search
+from tests.problems import brute_force, problems, random_problem
+
+PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "iopddl"
+
+NO_LIMIT = Clock(math.inf)
+
+
+def agrees_with_brute_force(problem: Problem) -> None:
+    best = brute_force(problem)
+    found = solve(problem, time_limit=20)
+    if math.isinf(best.cost):
+        assert found.status == "infeasible"
+        assert found.picks is None
+        assert found.lower_bound == math.inf
+        return
+    assert found.status == "optimal"
+    assert found.picks is not None
+    assert problem.evaluate(found.picks).feasible
+    assert found.cost == problem.evaluate(found.picks).cost
+    assert found.cost == pytest.approx(best.cost, rel=1e-6, abs=1e-9)
+    assert found.lower_bound <= found.cost
+
+
+@pytest.fixture
+def no_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is folded or dominated, so that the dual bound has to do the work."""
+    monkeypatch.setattr("planner.solve.eliminate.TABLE_ENTRIES", 1)
+    monkeypatch.setattr("planner.solve.eliminate.CHAIN_ENTRIES", 0)
+    monkeypatch.setattr("planner.solve.presolve.DOMINANCE_ENTRIES", 0)
+
+
+@pytest.fixture
+def only_the_program(monkeypatch: pytest.MonkeyPatch, no_elimination: None) -> None:
+    """The dual gives up after one pass, so that CP-SAT has to do the work."""
+    monkeypatch.setattr("planner.solve.squeeze.PASSES", 1)
+    monkeypatch.setattr("planner.solve.squeeze.ROUND_SHRINKS", -1.0)
+    monkeypatch.setattr("planner.solve.bound.STALL_PASSES", 0)
+    monkeypatch.setattr("planner.solve.bound.STALL", math.inf)
+    monkeypatch.setattr("planner.solve.prices.STALL", math.inf)
+
+
+@given(problems())
+def test_brute_force(problem: Problem) -> None:
+    agrees_with_brute_force(problem)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problems())
+def test_brute_force_by_the_dual(no_elimination: None, problem: Problem) -> None:
+    agrees_with_brute_force(problem)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(problems())
+def test_brute_force_by_cp_sat(only_the_program: None, problem: Problem) -> None:
+    agrees_with_brute_force(problem)
+
+
+@settings(deadline=None)
+@given(problems())
+def test_smallest_limit_is_that_of_brute_force(problem: Problem) -> None:
+    least = brute_force(problem).peak
+    if math.isinf(least):
+        with pytest.raises(ProblemError, match="no assignment has finite cost"):
+            smallest_limit(problem)
+        return
+    limit, picks = smallest_limit(problem)
+    found = problem.evaluate(picks)
+    assert limit == least == found.peak_usage
+    assert math.isfinite(found.cost)
+    assert solve(replace(problem, usage_limit=limit)).status == "optimal"
+    if limit >= 1:
+        assert solve(replace(problem, usage_limit=limit - 1)).status == "infeasible"
+
+
+@given(problems())
+def test_a_reduction_keeps_the_optimum_and_the_cost_of_what_it_lifts(problem: Problem) -> None:
+    model = Model.from_problem(problem)
+    try:
+        reduction = shrink(model, NO_LIMIT)
+    except Impossible:
+        assert math.isinf(brute_force(problem).cost)
+        return
+    folded = fold_chains(reduction.model)
+    picks = np.array([int(costs.argmin()) for costs in folded.model.costs], dtype=np.int64)
+    lifted = reduction.lift(folded.lift(picks))
+    assert model.cost(lifted) == pytest.approx(folded.model.cost(picks))
+    assert problem.evaluate(lifted).cost == pytest.approx(folded.model.cost(picks))
+    if problem.usage_limit is not None:
+        assert (problem.evaluate(lifted).peak_usage <= problem.usage_limit) == (folded.model.excess(picks) <= 0)
+
+
+@given(problems())
+def test_the_dual_bounds_every_assignment_that_fits(problem: Problem) -> None:
+    best = brute_force(problem).cost
+    try:
+        model = shrink(Model.from_problem(problem), NO_LIMIT).model
+    except Impossible:
+        return
+    if not model.costs or math.isinf(best):
+        return
+    dual = Dual(model)
+    dual.ascend(10, cutoff=best + 1e-9, clock=NO_LIMIT)
+    assert dual.lower_bound <= best + 1e-9
+    kept = shrink(dual.reparametrised(best + 1e-9), NO_LIMIT, dual.possible)
+    whole = eliminate(kept.model)
+    if whole is not None and not model.rows:
+        assert whole.model.offset == pytest.approx(best)
+
+
+def test_the_dual_of_a_chain_is_exact_after_one_pass() -> None:
+    random = np.random.default_rng(3)
+    costs = tuple(random.random(30) for _ in range(40))
+    pairs = {(node, node + 1): random.random((30, 30)) for node in range(39)}
+    problem = Problem(costs, costs, ((0, 1),) * 40, tuple(Edge(i, j, cost) for (i, j), cost in pairs.items()))
+    model = Model.from_problem(problem)
+    dual = Dual(model)
+    picks = dual.ascend(1, cutoff=math.inf, clock=NO_LIMIT)
+    assert picks is not None
+    whole = eliminate(model)
+    assert whole is not None
+    assert dual.lower_bound == pytest.approx(whole.model.offset)
+    assert model.cost(picks) == pytest.approx(whole.model.offset)
+
+
+@given(problems())
+def test_search_only_improves_and_fits(problem: Problem) -> None:
+    try:
+        reduction = shrink(Model.from_problem(problem), NO_LIMIT)
+    except Impossible:
+        return
+    start = np.zeros(len(reduction.model.costs), dtype=np.int64)
+    found = Search(reduction.model).improve(start, NO_LIMIT)
+    if found is None:
+        return
+    before, after = (problem.evaluate(reduction.lift(picks)) for picks in (start, found))
+    assert after.feasible
+    assert after.cost <= before.cost or not before.feasible
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_result_is_never_worse_than_the_best_start(seed: int) -> None:
+    problem = random_problem(seed, nodes=30, strategies=6)
+    random = np.random.default_rng(seed)
+    starts = [[int(random.integers(costs.size)) for costs in problem.costs] for _ in range(3)]
+    start_costs = [one.cost for one in map(problem.evaluate, starts) if one.feasible]
+    for time_limit in (0.0, 0.01, 5.0):
+        found = solve(problem, starts=starts, time_limit=time_limit)
+        assert found.cost <= min(start_costs, default=math.inf)
+        assert found.lower_bound <= found.cost
+
+
+def mesh_problem(side: int, strategies: int, seed: int = 0) -> Problem:
+    """A grid, far from a tree, with costs that no strategy dominates and memory that binds."""
+    random = np.random.default_rng(seed)
+    at = np.arange(side * side).reshape(side, side)
+    rows = zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True)
+    columns = zip(at[:-1].ravel(), at[1:].ravel(), strict=True)
+    usages = tuple(random.integers(1, 100, strategies).astype(float) for _ in range(at.size))
+    costs = tuple(random.random(strategies) + 20.0 / usage for usage in usages)
+    edges = tuple(Edge(int(i), int(j), random.random((strategies, strategies))) for i, j in (*rows, *columns))
+    limit = sum(float(0.8 * usage.min() + 0.2 * usage.mean()) for usage in usages)
+    return Problem(costs, usages, ((0, 1),) * at.size, edges, limit)
+
+
+def test_without_time_the_best_start_comes_back_flagged() -> None:
+    problem = mesh_problem(4, 5)
+    lean = [int(usage.argmin()) for usage in problem.usages]
+    heavy = [int(usage.argmax()) for usage in problem.usages]
+    found = solve(problem, starts=[heavy, lean], time_limit=0)
+    assert found.status == "start"
+    assert found.picks is not None
+    assert found.picks.tolist() == lean
+    assert 0 < found.lower_bound < found.cost
+    assert 0 < found.gap < 1
+    nothing = solve(problem, starts=[heavy], time_limit=0)
+    assert (nothing.status, nothing.picks, nothing.cost, nothing.gap) == ("unknown", None, math.inf, math.inf)
+
+
+@pytest.mark.parametrize("time_limit", [0.2, 1.0])
+def test_time_limits_are_kept(time_limit: float) -> None:
+    problem = mesh_problem(20, 12)
+    begun = time.process_time()
+    found = solve(problem, time_limit=time_limit)
+    assert time.process_time() - begun <= 2 * (1.05 * time_limit + 0.1)  # two workers; other processes do not count
+    assert found.lower_bound <= found.cost
+
+
+def test_progress_tells_of_ever_better_costs_and_bounds() -> None:
+    told: list[Progress] = []
+    found = solve(mesh_problem(5, 5), time_limit=10, progress=told.append)
+    assert told
+    for before, after in itertools.pairwise(told):
+        assert after.cost <= before.cost
+        assert after.lower_bound >= before.lower_bound
+        assert after.seconds >= before.seconds
+    assert told[-1].cost == found.cost
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    problem = mesh_problem(20, 12)
+    main = threading.main_thread().ident
+    assert main is not None
+    alarm = threading.Timer(0.7, signal.pthread_kill, [main, signal.SIGINT])
+    alarm.start()
+    begun = time.perf_counter()
+    found = solve(problem, time_limit=60)
+    alarm.cancel()
+    assert time.perf_counter() - begun < 20
+    assert found.status in {"feasible", "unknown"}
+    assert found.lower_bound > 0
+
+
+def test_neighbourhoods_only_improve() -> None:
+    model = Model.from_problem(mesh_problem(6, 6))
+    start = np.array([int(load.usage.argmin()) for load in model.loads])
+    costs = [model.cost(start)]
+
+    def offer(picks: np.ndarray) -> None:
+        assert model.excess(picks) <= 0
+        costs.append(model.cost(picks))
+
+    search_neighbourhoods(model, start, offer, Clock(1.0), seed=0)
+    assert len(costs) > 1
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_ties_solve_as_brute_force_does() -> None:
+    problem = random_problem(7, nodes=6, strategies=1)
+    problem = replace(problem, usage_limit=None)
+    assert solve(tie(problem, [0] * 6)).status == solve(problem).status
+    for seed in range(20):
+        twins = random_problem(seed, nodes=3, strategies=3)
+        doubled = Problem(
+            (*twins.costs, *twins.costs),
+            (*twins.usages, *twins.usages),
+            (*twins.intervals, *((start + 4, end + 5) for start, end in twins.intervals)),
+            (*twins.edges, *(Edge(edge.tail + 3, edge.head + 3, edge.cost) for edge in twins.edges)),
+            twins.usage_limit,
+        )
+        agrees_with_brute_force(tie(doubled, [0, 1, 2, 0, 1, 2]))
+
+
+def test_a_large_tied_problem_is_proven_fast() -> None:
+    """Forty layers of a chain with skips, 60 strategies over 25 layouts: what a written-out network looks like."""
+    random = np.random.default_rng(0)
+    layers, strategies = 40, 60
+    layouts = [random.integers(0, 5, (2, strategies)) for _ in range(5)]
+    costs = [random.random(strategies) for _ in range(5)]
+    usages = [random.integers(1, 50, strategies).astype(float) for _ in range(5)]
+    edges = []
+    for node in range(1, 5 * layers):
+        for back in (1, 5) if node >= 5 else (1,):
+            made, wanted = layouts[(node - back) % 5], layouts[node % 5]
+            reshard = 0.1 * np.abs(made[:, :, None] - wanted[:, None, :]).sum(axis=0)
+            edges.append(Edge(node - back, node, reshard))
+    problem = Problem(
+        tuple(costs * layers),
+        tuple(usages * layers),
+        tuple((node, node + 6) for node in range(5 * layers)),
+        tuple(edges),
+    )
+    tied = tie(problem, [node % 5 for node in range(5 * layers)])
+    free = solve(problem, time_limit=30)
+    assert free.status == "optimal"
+    bound = solve(tied, time_limit=30)
+    assert bound.status == "optimal"
+    assert bound.cost >= free.cost - 1e-9
+    assert bound.picks is not None
+    limited = solve(replace(tied, usage_limit=0.8 * tied.evaluate(bound.picks).peak_usage), time_limit=30)
+    assert limited.status == "optimal"
+    assert limited.cost >= bound.cost
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the contest's instances are not here")
+@pytest.mark.parametrize(("name", "optimum"), [("B", 532843), ("G", 217039)])
+def test_public_instances_to_their_proven_optimum(name: str, optimum: int) -> None:
+    found = solve(Problem.read(PUBLIC / f"{name}.json.gz"), time_limit=60)
+    assert found.status == "optimal"
+    assert found.cost == optimum
