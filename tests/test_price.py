@@ -1,0 +1,221 @@
+"""Prices: the problem and the prediction tell one story, in closed forms where there are any."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, Case
+from forced import device_mesh, priced_on, random_assignments
+from jax import lax
+from jax.sharding import AbstractMesh, PartitionSpec
+from programs import PROGRAMS
+
+from costmodel import CostModel, preset
+from planner import Collective, Plan, Prediction, plan
+from planner.assignment import Assignment
+from planner.predict import predict
+from planner.price import Priced
+
+P = PartitionSpec
+MESH = device_mesh(x=2, y=4)
+S = jax.ShapeDtypeStruct
+
+
+def seconds_of(assignment: Assignment) -> tuple[float, float]:
+    """What the problem and the prediction say."""
+    return assignment.priced.problem.evaluate(assignment.picks).cost, predicted(assignment).step_seconds
+
+
+def predicted(assignment: Assignment) -> Prediction:
+    return predict(assignment, (False,) * len(assignment.priced.graph.body.outputs))
+
+
+def reads_once(priced: Priced) -> bool:
+    """Whether no value is needed in two places, so that no copy on the way to one could serve the other."""
+    used = [use.value for use in priced.decisions.edges]
+    return len(used) == len(set(used))
+
+
+@pytest.mark.parametrize("case", [*CASES, *PROGRAMS], ids=lambda case: case.name)
+def test_the_problem_bounds_the_prediction(case: Case) -> None:
+    """The prediction shares copies that two uses pass on their way, the problem prices each way alone."""
+    priced = priced_on(case, MESH)
+    for assignment in random_assignments(priced, 12, case.name):
+        problem, prediction = seconds_of(assignment)
+        assert prediction <= problem * (1 + 1e-9)
+        if reads_once(priced):
+            assert prediction == pytest.approx(problem)
+
+
+@pytest.mark.parametrize("case", [*CASES, *PROGRAMS], ids=lambda case: case.name)
+def test_prices_are_finite(case: Case) -> None:
+    priced = priced_on(case, MESH)
+    for costs in priced.problem.costs:
+        assert np.isfinite(costs).all()
+        assert (costs >= 0).all()
+    for edge in priced.problem.edges:
+        assert np.isfinite(edge.cost).all()
+        assert (edge.cost >= 0).all()
+
+
+def brute_force(priced: Priced) -> float:
+    options = [range(len(strategies)) for strategies in priced.strategies]
+    return min(priced.problem.evaluate((*picks, 0)).cost for picks in itertools.product(*options))
+
+
+def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jax.nn.relu(x @ w)
+
+
+def reduction(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x).sum(axis=1) + w[0, 0]
+
+
+def loop(x: jax.Array, w: jax.Array) -> jax.Array:
+    return lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=4)[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "sizes"), [(layer, (8,)), (layer, (2, 4)), (reduction, (2, 4)), (reduction, (2, 2, 2)), (loop, (8,))]
+)
+def test_the_plan_is_the_best_of_all(fn: Callable[..., Any], sizes: tuple[int, ...]) -> None:
+    args = (S((64, 512), jnp.float32), S((512, 512), jnp.float32))
+    planned = plan(fn, args, AbstractMesh(sizes, ("x", "y")[: len(sizes)]), in_specs=(None, P()))
+    priced = planned.choice.priced
+    assert math.prod(map(len, priced.strategies)) < 50_000, "or trying them all takes too long"
+    assert planned.objective_seconds == pytest.approx(brute_force(priced))
+    assert planned.status == "optimal"
+
+
+# Closed forms, on a machine with round figures
+
+
+def collectives_of(planned: Plan) -> list[tuple[str, tuple[str, ...], float, float]]:
+    return [(one.kind, one.axes, one.bytes, one.count) for one in planned.prediction.collectives]
+
+
+def planned_on_gpus(fn: Callable[..., Any], shapes: list[tuple[int, ...]], **options: Any) -> Plan:
+    args = tuple(S(shape, jnp.float32) for shape in shapes)
+    model = CostModel(preset("h100-dgx:1"))
+    return plan(fn, args, AbstractMesh((2, 4), ("data", "model")), cost_model=model, **options)
+
+
+def planned_here(fn: Callable[..., Any], shapes: list[tuple[int, ...]], **options: Any) -> Plan:
+    args = tuple(S(shape, jnp.float32) for shape in shapes)
+    return plan(fn, args, AbstractMesh((2, 4), ("data", "model")), **options)
+
+
+def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
+    return x @ w
+
+
+def test_a_contraction_over_an_axis_is_an_all_reduce_of_the_result() -> None:
+    specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data")}
+    planned = planned_here(matmul, [(64, 128), (128, 32)], **specs)
+    assert collectives_of(planned) == [("all-reduce", ("model",), 64 / 2 * 32 * 4, 1)]
+
+
+def test_a_scattered_result_is_a_reduce_scatter_where_the_backend_does_that() -> None:
+    specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data", "model")}
+    planned = planned_on_gpus(matmul, [(64, 128), (128, 32)], **specs)
+    assert collectives_of(planned) == [("reduce-scatter", ("model",), 64 / 2 * 32 * 4, 1)]
+
+
+def test_on_cpu_no_reduce_scatter_is_made() -> None:
+    specs = {"in_specs": (P("data", "model"), P("model")), "out_specs": P("data", "model")}
+    planned = planned_here(matmul, [(64, 128), (128, 32)], **specs)
+    assert collectives_of(planned)
+    assert all(kind != "reduce-scatter" for kind, *_ in collectives_of(planned))
+
+
+def test_fsdp_gathers_the_weights() -> None:
+    """Rows split over everything, weights too: they are gathered, the larger side is the whole weight."""
+    specs = {"in_specs": (P(("data", "model")), P(("data", "model"))), "out_specs": P(("data", "model"))}
+    planned = planned_here(matmul, [(1 << 16, 128), (128, 32)], **specs)
+    kinds = {kind for kind, *_ in collectives_of(planned)}
+    assert kinds == {"all-gather"}
+    assert sum(nbytes for _, _, nbytes, _ in collectives_of(planned)) == 128 * 32 * 4
+
+
+def test_gradients_of_data_parallel_weights_are_all_reduced_once() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+    rows = P(("data", "model"))
+    planned = planned_here(jax.grad(loss), [(64, 32), (4096, 64)], in_specs=(P(), rows), out_specs=P())
+    assert [(kind, nbytes) for kind, _, nbytes, _ in collectives_of(planned)] == [("all-reduce", 64 * 32 * 4)]
+
+
+@pytest.mark.parametrize("name", ["loop counted", "scan layers"])
+def test_what_is_in_a_loop_counts_each_time_round(name: str) -> None:
+    (case,) = (case for case in PROGRAMS if case.name == name)
+    rounds = {"loop counted": 3, "scan layers": 4}[name]
+    assignments = random_assignments(priced_on(case, MESH), 12, name)
+    collectives = [one for assignment in assignments for one in predicted(assignment).collectives]
+    assert {one.count for one in collectives} == {1, rounds}
+    assert all(one.seconds == pytest.approx(one.count * one_call(one, assignments[0])) for one in collectives)
+
+
+def one_call(collective: Collective, assignment: Assignment) -> float:
+    cost = assignment.priced.cost
+    return float(cost.collective_seconds(collective.kind, collective.axes, collective.bytes))
+
+
+def test_compute_in_a_loop_counts_each_time_round() -> None:
+    def fn(x: jax.Array, w: jax.Array, *, rounds: int) -> jax.Array:
+        return lax.fori_loop(0, rounds, lambda i, x: jnp.tanh(x @ w), x)
+
+    args = (S((64, 128), jnp.float32), S((128, 128), jnp.float32))
+    once, ten = (
+        plan(functools.partial(fn, rounds=rounds), args, AbstractMesh((1,), ("x",))).prediction.step_seconds
+        for rounds in (1, 10)
+    )
+    assert ten == pytest.approx(10 * once, rel=0.05)
+
+
+def test_compute_divides_by_the_devices() -> None:
+    whole = planned_on_gpus(matmul, [(8192, 8192), (8192, 8192)], in_specs=(P(), P()), out_specs=P())
+    rows = P(("data", "model"))
+    split = planned_on_gpus(matmul, [(8192, 8192), (8192, 8192)], in_specs=(rows, P()), out_specs=rows)
+    assert split.prediction.communication_seconds == 0
+    flops = 2 * 8192**3
+    device = preset("h100-dgx:1").device
+    assert split.prediction.compute_seconds == pytest.approx(flops / 8 / device.rate("float32"), rel=0.1)
+    assert whole.prediction.step_seconds > split.prediction.step_seconds
+
+
+def test_seconds_add_up() -> None:
+    planned = planned_here(matmul, [(64, 128), (128, 32)], in_specs=(P("data", "model"), P("model")), out_specs=P())
+    prediction = planned.prediction
+    assert prediction.step_seconds == pytest.approx(prediction.compute_seconds + prediction.communication_seconds)
+    assert prediction.communication_seconds == pytest.approx(sum(one.seconds for one in prediction.collectives))
+    assert prediction.communicated_bytes == sum(one.bytes * one.count for one in prediction.collectives)
+    assert all(one.source.startswith("test_price.py:") for one in prediction.collectives if one.kind == "all-reduce")
+
+
+def test_a_shared_copy_is_paid_once() -> None:
+    """Two contractions read one array gathered alike; one gather serves both."""
+
+    def fn(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return w @ x, jnp.sin(w) @ x
+
+    rows = P(("data", "model"))
+    planned = planned_here(fn, [(64, 128), (4096, 64)], in_specs=(rows, rows), out_specs=rows)
+    gathered = [one for one in planned.prediction.collectives if one.kind == "all-gather"]
+    assert sum(one.bytes for one in gathered) == 64 * 128 * 4
+
+
+def test_constants_cost_nothing_to_slice() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return x + lax.broadcasted_iota(jnp.float32, (64, 128), 0)
+
+    planned = planned_here(fn, [(64, 128)], in_specs=(P("data", "model"),))
+    assert planned.prediction.collectives == ()
