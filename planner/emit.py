@@ -28,9 +28,11 @@ def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
     """The annotated function, over flat arguments to flat results, laid out on `mesh` (whose axes must be Auto)."""
     emitter = _Emitter(assignment, mesh)
     body = assignment.priced.graph.body
+    layouts = [assignment.home(value) for value in body.inputs]
 
     def run(*args: Any) -> list[Any]:
-        return emitter.run(body, args)
+        # Even scalars: on a mesh with Explicit axes this is what makes them Auto.
+        return emitter.run(body, [emitter.pin(arg, layout) for arg, layout in zip(args, layouts, strict=True)])
 
     return run
 
@@ -110,6 +112,8 @@ class _Emitter:
         return self.constrain(array, step.layout)
 
     def constrain(self, array: Any, layout: Layout) -> Any:
-        if not layout:
-            return array
+        """An array as laid out so; scalars need no saying."""
+        return self.pin(array, layout) if layout else array
+
+    def pin(self, array: Any, layout: Layout) -> Any:
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))

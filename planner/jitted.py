@@ -81,8 +81,10 @@ class PlannedFunction:
 
     def _auto_inside(self, *args: Any) -> Any:
         """The call while arrays with shardings in their types are traced."""
+        in_shardings = [NamedSharding(self._mesh, sharding.spec) for sharding in self._in_shardings]
+        placed = jax.sharding.reshard(args, jax.tree.unflatten(self._traced.in_tree, in_shardings))
         out_shardings = jax.tree.unflatten(self._traced.out_tree, self._out_shardings)
-        return jax.sharding.auto_axes(self._jitted, out_sharding=out_shardings)(*args)
+        return jax.sharding.auto_axes(self._jitted, out_sharding=out_shardings)(*placed)
 
     def _placed(self, args: tuple[Any, ...]) -> Any:
         leaves = zip(jax.tree.leaves(args), self._in_shardings, strict=True)
