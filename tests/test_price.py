@@ -88,7 +88,7 @@ def loop(x: jax.Array, w: jax.Array) -> jax.Array:
 )
 def test_the_plan_is_the_best_of_all(fn: Callable[..., Any], sizes: tuple[int, ...]) -> None:
     args = (S((64, 512), jnp.float32), S((512, 512), jnp.float32))
-    planned = plan(fn, args, AbstractMesh(sizes, ("x", "y")[: len(sizes)]), in_specs=(None, P()))
+    planned = plan(fn, args, AbstractMesh(sizes, ("x", "y", "z")[: len(sizes)]), in_specs=(None, P()))
     priced = planned.choice.priced
     assert math.prod(map(len, priced.strategies)) < 50_000, "or trying them all takes too long"
     assert planned.objective_seconds == pytest.approx(brute_force(priced))
