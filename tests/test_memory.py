@@ -1,0 +1,225 @@
+"""Bytes per device: the peak, its causes, and limits that hold; against brute force where that is possible."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import Case
+from forced import priced_on
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from costmodel import CostModel, preset
+from planner import Infeasible, Plan, plan
+from planner.assignment import Assignment
+from planner.memory import Allocation, peak
+from planner.predict import predict
+
+P = PartitionSpec
+S = jax.ShapeDtypeStruct
+ONE = AbstractMesh((1,), ("x",))
+EIGHT = AbstractMesh((8,), ("x",))
+MIB = 1 << 20
+
+allocations = st.lists(
+    st.builds(
+        lambda nbytes, start, length: Allocation(nbytes, start, start + length, "array"),
+        st.integers(0, 100),
+        st.integers(0, 12),
+        st.integers(0, 12),
+    ),
+    max_size=12,
+)
+
+
+@given(allocations)
+def test_the_peak_is_where_most_is_alive(arrays: list[Allocation]) -> None:
+    found = peak(arrays)
+    alive = [[array for array in arrays if array.start <= time <= array.end] for time in range(26)]
+    assert found.nbytes == max((sum(array.nbytes for array in those) for those in alive), default=0)
+    assert sum(array.nbytes for array in found.largest) == found.nbytes
+    sizes = [array.nbytes for array in found.largest]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], mesh: AbstractMesh = ONE, **options: Any) -> float:
+    args = tuple(S(shape, jnp.float32) for shape in shapes)
+    return plan(fn, args, mesh, **options).prediction.peak_bytes
+
+
+ARRAY = (256, 1024)
+"""One MiB."""
+
+
+@pytest.mark.parametrize(
+    ("fn", "arrays", "mib"),
+    [
+        (lambda x: x, 1, 1),
+        (lambda x: x * 2, 1, 2),
+        (lambda x: jnp.sin(x * 2 + 1), 1, 2),
+        (lambda x, y: x + y, 2, 3),
+        (lambda x: (x * 2).sum(), 1, 1),
+        (lambda x: (x * 2, x * 3), 1, 3),
+        (lambda x: jnp.sort(jnp.sort(x, axis=0), axis=1), 1, 3),
+        (lambda x: jnp.sort(jnp.sort(jnp.sort(x, axis=0), axis=1), axis=0), 1, 3),
+        (lambda x: jnp.sort(x, axis=0) + jnp.sort(x, axis=1), 1, 4),
+    ],
+)
+def test_closed_forms(fn: Callable[..., Any], arrays: int, mib: float) -> None:
+    """Arguments stay, fused chains hold nothing between, what is stored goes after its last use."""
+    assert peak_of(fn, *[ARRAY] * arrays) == pytest.approx(mib * MIB, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.sin(x * 2 + 1),
+        lambda x: jnp.sort(jnp.sort(jnp.sort(x, axis=0), axis=1), axis=0),
+        lambda x: jnp.sort(x, axis=0) + jnp.sort(x, axis=1),
+        lambda x: x @ x.T @ x,
+        lambda x: lax.fori_loop(0, 9, lambda i, x: x * 2, x),
+        lambda x: lax.scan(lambda x, _: (x * 2, x), x, None, length=4),
+        lambda x: lax.scan(lambda x, _: (x @ (x.T @ x), None), x, None, length=4)[0],
+        lambda x: lax.cond(x[0, 0] > 0, lambda x: x @ x.T @ x, lambda x: x, x),
+        jax.grad(lambda x: jnp.sum(jnp.tanh(jnp.tanh(x @ x.T) @ x))),
+    ],
+    ids=["fused", "sorts", "two sorts", "products", "loop", "stacked", "heavy loop", "branches", "gradient"],
+)
+def test_predicted_is_near_compiled(fn: Callable[..., Any]) -> None:
+    """On one device, where layout plays no part: hardly less than the compiler needs, and not much more."""
+    found = jax.jit(fn).lower(S(ARRAY, jnp.float32)).compile().memory_analysis()
+    sizes = found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes
+    compiled = sum(sizes) - found.alias_size_in_bytes
+    assert 0.95 * compiled <= peak_of(fn, ARRAY) <= 1.55 * compiled
+
+
+def test_donated_arguments_make_room_for_results() -> None:
+    assert peak_of(lambda x: x * 2, ARRAY, donate_argnums=0) == pytest.approx(MIB)
+    assert peak_of(lambda x, y: (x + y, y * 2), ARRAY, ARRAY, donate_argnums=(0, 1)) == pytest.approx(2 * MIB)
+    assert peak_of(lambda x: x.sum(), ARRAY, donate_argnums=0) == pytest.approx(MIB, rel=0.01)
+
+
+def test_shards_count_as_what_they_are() -> None:
+    rows = P("x")
+    options: dict[str, Any] = {"in_specs": rows, "out_specs": rows, "mesh": EIGHT}
+    assert peak_of(lambda x: x * 2, ARRAY, **options) == pytest.approx(2 * MIB / 8)
+    options["out_specs"] = P()
+    assert peak_of(lambda x: x * 2, ARRAY, **options) >= MIB * 9 / 8
+
+
+def test_a_gathered_copy_counts() -> None:
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w
+
+    specs: dict[str, Any] = {"in_specs": (P("x"), P("x")), "out_specs": P("x")}
+    found = peak_of(fn, (8192, 256), ARRAY, mesh=EIGHT, **specs)
+    arguments_and_result = (8192 * 256 * 4 + MIB + 8192 * 1024 * 4) / 8
+    assert found == pytest.approx(arguments_and_result + MIB)
+
+
+def test_residuals_live_until_they_are_used() -> None:
+    def loss(x: jax.Array, w: jax.Array, *, layers: int) -> jax.Array:
+        for _ in range(layers):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    peaks = [peak_of(jax.grad(functools.partial(loss, layers=n)), (1024, 256), (256, 256)) for n in (2, 4, 8)]
+    assert peaks[1] - peaks[0] == pytest.approx(2 * MIB)
+    assert peaks[2] - peaks[1] == pytest.approx(4 * MIB)
+
+
+def test_the_peak_says_what_is_alive_there() -> None:
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sort(x @ w, axis=0) ** 2)
+
+    found = plan(fn, (S((256, 256), jnp.float32), S((256, 4096), jnp.float32)), ONE).prediction.peak
+    named = {array.name: array.source for array in found.largest}
+    assert {"x", "w", "sort"} <= named.keys()
+    assert named["sort"].startswith("test_memory.py:")
+    assert found.source.startswith("test_memory.py:")
+
+
+# Limits, against every assignment there is
+
+
+def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def two_layers(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.sort(x @ w, axis=0) @ w)
+
+
+SMALL = {
+    "layer": Case("layer", layer, (np.ones((512, 64), np.float32), np.ones((64, 256), np.float32))),
+    "two layers": Case("two layers", two_layers, (np.ones((512, 64), np.float32), np.ones((64, 64), np.float32))),
+}
+
+
+@functools.cache
+def every_outcome(name: str) -> list[tuple[float, float]]:
+    """Peak and objective of every assignment of the problem, on a mesh of eight."""
+    priced = priced_on(SMALL[name], EIGHT)  # type: ignore[arg-type]
+    options = [range(len(strategies)) for strategies in priced.strategies]
+    assert math.prod(map(len, options)) < 3000, "or this takes too long"
+    outcomes = []
+    for picks in itertools.product(*options):
+        assignment = Assignment(priced, (*picks, 0))
+        cost = priced.problem.evaluate(assignment.picks).cost
+        outcomes.append((predict(assignment, (False,)).peak_bytes, cost))
+    return outcomes
+
+
+def planned(name: str, **options: Any) -> Plan:
+    return plan(SMALL[name].fn, SMALL[name].args, EIGHT, **options)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_smallest_limit_is_the_smallest_there_is(name: str) -> None:
+    least = min(peak_bytes for peak_bytes, _ in every_outcome(name))
+    with pytest.raises(Infeasible) as caught:
+        planned(name, memory_limit=least - 1)
+    assert caught.value.smallest_limit_bytes == pytest.approx(least)
+    assert planned(name, memory_limit=least).prediction.peak_bytes <= least
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_limit_gets_the_best_that_fits(name: str) -> None:
+    outcomes = every_outcome(name)
+    limits = sorted({peak_bytes for peak_bytes, _ in outcomes})
+    for limit in limits[:: max(1, len(limits) // 6)]:
+        found = planned(name, memory_limit=limit)
+        best = min(cost for peak_bytes, cost in outcomes if peak_bytes <= limit)
+        assert found.prediction.peak_bytes <= limit
+        assert found.objective_seconds == pytest.approx(best), f"limit {limit}"
+
+
+def test_a_looser_limit_is_never_worse() -> None:
+    costs = []
+    free = planned("two layers").prediction.peak_bytes
+    for factor in (0.7, 0.8, 0.9, 1.0, 1.1):
+        try:
+            costs.append(planned("two layers", memory_limit=free * factor).objective_seconds)
+        except Infeasible:
+            assert not costs, "what fitted less fits more"
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_the_devices_memory_is_the_limit_where_it_is_known() -> None:
+    """Eighty gigabytes each: a terabyte of parameters fits on no eight of them."""
+    model = CostModel(preset("h100-dgx:1"))
+    huge = S((1 << 20, 1 << 18), jnp.float32)
+    with pytest.raises(Infeasible, match=r"no plan fits \d+\.\d GiB per device; the smallest needs .* x 128\.0 GiB"):
+        plan(lambda x: x.sum(), (huge,), EIGHT, cost_model=model)
+    fitting = plan(lambda x: x.sum(), (S((1 << 20, 1 << 15), jnp.float32),), EIGHT, cost_model=model)
+    assert fitting.prediction.peak_bytes < model.topology.device.memory_bytes
