@@ -1,0 +1,134 @@
+"""What XLA does wrongly is out of reach of every plan: windows that reach over a border, and Fourier transforms.
+
+XLA's partitioner gives wrong numbers for the gradient of max pooling on a sharded dimension whose windows overlap, and
+aborts the process on a complex transform of a sharded last dimension with fewer elements per shard than shards.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, Case, floats
+from forced import device_mesh, differences, priced_on, random_assignments, run_as_assigned
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from planner import plan
+from planner.layout import axes_of
+
+P = PartitionSpec
+MESH = device_mesh(x=2, y=4)
+IMAGE = np.random.default_rng(0).permutation(8 * 32 * 16 * 8).reshape(8, 32, 16, 8).astype(np.float32)
+"""No two pixels are equal, so that each window has one maximum."""
+
+WINDOWED = {
+    "reduce_window",
+    "reduce_window_max",
+    "reduce_window_min",
+    "reduce_window_sum",
+    "select_and_gather_add",
+    "select_and_scatter",
+    "select_and_scatter_add",
+}
+
+
+def pool(window: int, stride: int, padding: str = "SAME") -> Callable[[jax.Array], jax.Array]:
+    def fn(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x, -np.inf, lax.max, (1, window, window, 1), (1, stride, stride, 1), padding)
+
+    return fn
+
+
+def pool_gradient(window: int, stride: int, padding: str = "SAME") -> Callable[[jax.Array], jax.Array]:
+    return jax.grad(lambda x: jnp.sum(pool(window, stride, padding)(x) * 3))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(2, 1), (3, 1), (4, 2), (3, 2), (2, 2)])
+@pytest.mark.parametrize("build", [pool, pool_gradient])
+def test_windows_are_never_split(
+    build: Callable[[int, int], Callable[[jax.Array], jax.Array]], window: int, stride: int
+) -> None:
+    """In no strategy; and whatever lies around, the numbers are right."""
+    case = Case("pool", build(window, stride), (IMAGE,))
+    priced = priced_on(case, MESH)
+    assignments = random_assignments(priced, 12, "pool")
+    windowed = [op for op, _ in priced.graph.walk() if op.name in WINDOWED]
+    assert windowed
+    for op in windowed:
+        index, member = priced.decisions.members[op]
+        patterns = [pattern for pattern in member.patterns if len(pattern) == 4]
+        for strategy in priced.strategies[index]:
+            for pattern in patterns:
+                assert axes_of(strategy.layout(member.dims(pattern), result=True)[1:3]) == ()
+    wanted = [case.fn(IMAGE)]
+    for found in run_as_assigned(assignments, MESH, case.args):
+        assert not differences(found, wanted)
+
+
+@pytest.mark.parametrize("spec", [P(None, ("x", "y")), P(None, "x", "y"), P("x", "y")])
+def test_a_user_who_asks_for_it_gets_right_numbers(spec: PartitionSpec) -> None:
+    """Images split where the windows are, before and after: in between they are gathered."""
+    gradient = pool_gradient(4, 2)
+    planned = plan(gradient, (IMAGE,), MESH, in_specs=(spec,), out_specs=spec)
+    assert not differences([planned.jit()(IMAGE)], [gradient(IMAGE)])
+
+
+def test_the_bug_is_there() -> None:
+    """If this fails, XLA was mended, and windows may be split again (`planner/rules/reduction.py`)."""
+    gradient = pool_gradient(4, 2)
+    split = jax.NamedSharding(MESH, P(None, ("x", "y")))
+    found = jax.jit(gradient, in_shardings=split, out_shardings=split)(IMAGE)
+    assert differences([found], [gradient(IMAGE)])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "fft" in case.name], ids=lambda case: case.name)
+def test_transforms_are_never_split(case: Case) -> None:
+    priced = priced_on(case, MESH)
+    (transform,) = (op for op, _ in priced.graph.walk() if op.name == "fft")
+    assert transform not in priced.decisions.members, "it is whole on every device"
+
+
+FFT_PROGRAM = """
+import sys
+sys.path[:0] = {paths!r}
+import jax
+jax.config.update("jax_num_cpu_devices", 8)
+import numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+from planner import plan
+mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+x = np.random.default_rng(0).normal(size=(16, 16)).astype(np.complex64)
+for fn in (jax.numpy.fft.fft, jax.numpy.fft.fft2, lambda x: jax.numpy.fft.ifft(jax.numpy.fft.fft(x, axis=0) * 2)):
+    for spec in (P(None, ("x", "y")), P("x", "y"), P(("y", "x"))):
+        planned = plan(fn, (x,), mesh, in_specs=(spec,), out_specs=spec)
+        np.testing.assert_allclose(planned.jit()(x), fn(x), rtol=1e-4, atol=1e-4)
+print("right")
+"""
+
+
+def test_a_user_who_asks_for_split_transforms_gets_right_numbers() -> None:
+    """In a child process, for the bug takes the process with it."""
+    paths = [str(Path(__file__).parents[1])]
+    program = FFT_PROGRAM.format(paths=paths)
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert outcome.stdout == "right\n", outcome.stderr[-2000:]
+
+
+def test_a_convolutions_borders_are_exchanged_rightly() -> None:
+    """Convolutions may be split where their windows reach over borders: XLA exchanges halos, and does it well."""
+    kernel = floats(3, 5, 8, 4)
+
+    def fn(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    image = floats(8, 32, 16, 8)
+    for spec in (P(None, ("x", "y")), P(None, "x", "y"), P("x", "y")):
+        planned = plan(fn, (image, kernel), MESH, in_specs=(spec, P()), out_specs=spec)
+        assert not differences([planned.jit()(image, kernel)], [fn(image, kernel)])
