@@ -1,0 +1,59 @@
+"""Every workload, planned for meshes of one, two and three axes, computes what it does on one device."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import pytest
+from forced import device_mesh
+
+from executor import check
+from experiments import workloads
+from planner import Plan, plan
+
+MESHES = {"8": {"x": 8}, "2x4": {"x": 2, "y": 4}, "2x2x2": {"x": 2, "y": 2, "z": 2}}
+
+pytestmark = [
+    pytest.mark.parametrize("mesh", MESHES),
+    pytest.mark.parametrize("name", workloads.names()),
+]
+
+
+@functools.cache
+def planned(name: str, mesh: str) -> Plan:
+    workload = workloads.workload(name)
+    axes = MESHES[mesh]
+    return plan(workload.fn, workload.example_args, device_mesh(**axes), donate_argnums=workload.donate_argnums)
+
+
+def test_computes_the_same(name: str, mesh: str, capfd: pytest.CaptureFixture[str]) -> None:
+    found = check(planned(name, mesh), workloads.workload(name).make_args(jax.random.key(0)))
+    assert found.passed, f"{found.worst} is off by {found.error:.1e}"
+    assert "Involuntary full rematerialization" not in capfd.readouterr().err
+
+
+def test_never_worse_than_the_hand_written(name: str, mesh: str) -> None:
+    found = planned(name, mesh)
+    assert set(found.alternatives) >= {"replicated", "data-parallel"}
+    for alternative, other in found.alternatives.items():
+        assert found.objective_seconds <= other.objective_seconds * (1 + 1e-9), alternative
+        assert found.prediction.step_seconds <= other.prediction.step_seconds * (1 + 1e-9), alternative
+    assert found.lower_bound_seconds <= found.objective_seconds * (1 + 1e-9)
+    assert found.status == "optimal"
+
+
+def test_state_comes_out_as_it_went_in(name: str, mesh: str) -> None:
+    found = planned(name, mesh)
+    ins, outs = (jax.tree.leaves(shardings) for shardings in (found.in_shardings, found.out_shardings))
+    if workloads.workload(name).donate_argnums:
+        assert any(tie is not None for tie in found.request.ties)
+    for out, tie in zip(outs, found.request.ties, strict=True):
+        assert tie is None or out == ins[tie]
+
+
+def test_explains_itself(name: str, mesh: str) -> None:
+    text = planned(name, mesh).explain()
+    assert text.startswith(f"{planned(name, mesh).traced.name} on a mesh of x=")
+    for alternative in planned(name, mesh).alternatives:
+        assert alternative in text
