@@ -153,9 +153,9 @@ class Graph:
             result.add_node(node, kind="op", label=op.name, source=op.source)
             for atom in op.operands:
                 _add_edge(result, producer, atom, node)
-            for inner in op.bodies:
+            for number, inner in enumerate(op.bodies):
                 producer.update(dict.fromkeys(inner.inputs, node))
-                self._add_body(result, inner, producer, f"{node}/")
+                self._add_body(result, inner, producer, f"{node}/{number}/")
             producer.update(dict.fromkeys(op.results, node))
 
 
@@ -310,18 +310,35 @@ def trip_count(eqn: jex_core.JaxprEqn) -> int:
 
 
 def _counted(eqn: jex_core.JaxprEqn) -> int | None:
-    """The bound of `while i < literal`, starting from a literal, as `fori_loop` writes it."""
-    condition = eqn.params["cond_jaxpr"].jaxpr
-    test = condition.eqns[-1] if condition.eqns else None
-    if test is None or str(test.primitive) != "lt" or not isinstance(test.invars[1], jex_core.Literal):
+    """The rounds of `while i < bound: i += step`, where start, bound and step are literal whole numbers."""
+    test, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+    bounded = _with_literal(test, test.outvars[0], "lt")
+    tested = test.invars[eqn.params["cond_nconsts"] :]
+    if bounded is None or bounded[0] not in tested:
         return None
-    if test.invars[0] not in condition.invars:
+    position, bound = tested.index(bounded[0]), bounded[1]
+    carried = body.invars[eqn.params["body_nconsts"] :]
+    stepped = _with_literal(body, body.outvars[position], "add")
+    start = _whole_number(eqn.invars[eqn.params["cond_nconsts"] + eqn.params["body_nconsts"] + position])
+    if start is None or stepped is None or stepped[0] is not carried[position] or stepped[1] < 1:
         return None
-    consts = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
-    start = eqn.invars[consts + condition.invars.index(test.invars[0]) - eqn.params["cond_nconsts"]]
-    if not isinstance(start, jex_core.Literal):
+    return max(1, math.ceil((bound - start) / stepped[1]))
+
+
+def _with_literal(jaxpr: jex_core.Jaxpr, result: Any, primitive: str) -> tuple[Any, int] | None:
+    """The variable and the number in `result = primitive variable number`, if that is how it is made."""
+    for eqn in jaxpr.eqns:
+        if str(eqn.primitive) == primitive and eqn.outvars[0] is result:
+            number = _whole_number(eqn.invars[1])
+            return None if number is None else (eqn.invars[0], number)
+    return None
+
+
+def _whole_number(atom: Any) -> int | None:
+    if not isinstance(atom, jex_core.Literal):
         return None
-    return max(1, int(test.invars[1].val) - int(start.val))
+    number = np.asarray(atom.val)
+    return int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
 
 
 def _expression_key(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> Any:

@@ -64,10 +64,16 @@ def from_spec(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[str, int
         what: the array's name, for messages.
 
     Raises:
-        InvalidSpec: too long, an unknown axis, an axis used twice, or a dimension that does not divide.
+        InvalidSpec: too long, an open dimension, an unknown axis, an axis used twice, or a dimension that does not
+            divide.
     """
     if not isinstance(spec, PartitionSpec):
         raise InvalidSpec(f"{what}: expected a jax.sharding.PartitionSpec or None, got {spec!r}")
+    if PartitionSpec.UNCONSTRAINED in spec:
+        raise InvalidSpec(
+            f"{what}: {spec} leaves a dimension open with PartitionSpec.UNCONSTRAINED, which only "
+            f"with_sharding_constraint may; name its mesh axes, or None to keep it whole"
+        )
     if len(spec) > len(shape):
         raise InvalidSpec(f"{what}: {spec} has {len(spec)} entries for an array of shape {tuple(shape)}")
     entries = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec]
