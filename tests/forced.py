@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,6 +15,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from costmodel import CostModel
 from executor.check import TOLERANCE, compare
+from executor.compiled import CompiledCollective, collectives
+from planner import Collective
 from planner.assignment import Assignment
 from planner.choose import build
 from planner.emit import emit
@@ -47,8 +51,20 @@ def random_assignments(priced: Priced, most: int, seed: str) -> list[Assignment]
     return [Assignment(priced, tuple(order[turn % len(order)] for order in orders) + last) for turn in range(rounds)]
 
 
-def run_as_assigned(assignments: Sequence[Assignment], mesh: Mesh, args: Sequence[Any]) -> list[list[Any]]:
-    """The flat results of each assignment; all are compiled as one program, each with arguments of its own."""
+@dataclass(frozen=True)
+class Run:
+    """What came of several assignments, compiled as one program with arguments for each.
+
+    Attributes:
+        results: flat, for each assignment.
+        communicated: bytes per device by kind and mesh axes, of all of them together, as compiled.
+    """
+
+    results: list[list[Any]]
+    communicated: Mapping[tuple[str, frozenset[str]], float]
+
+
+def run_as_assigned(assignments: Sequence[Assignment], mesh: Mesh, args: Sequence[Any]) -> Run:
     functions = [emit(assignment, mesh) for assignment in assignments]
     shardings = [
         [NamedSharding(mesh, to_spec(assignment.home(value))) for value in assignment.priced.graph.body.inputs]
@@ -58,9 +74,20 @@ def run_as_assigned(assignments: Sequence[Assignment], mesh: Mesh, args: Sequenc
         lambda each: [run(*flat) for run, flat in zip(functions, each, strict=True)],
         in_shardings=(shardings,),
         keep_unused=True,
-        compiler_options=QUICK_COMPILE,
     )
-    return together([[np.asarray(leaf) for leaf in jax.tree.leaves(args)] for _ in assignments])
+    arguments = [[np.asarray(leaf) for leaf in jax.tree.leaves(args)] for _ in assignments]
+    compiled = together.lower(arguments).compile(compiler_options=QUICK_COMPILE)
+    found = collectives(compiled.as_text(), dict(mesh.shape))
+    return Run(compiled(jax.device_put(arguments, shardings)), bytes_by_kind(found))
+
+
+def bytes_by_kind(
+    found: Iterable[Collective | CompiledCollective],
+) -> Mapping[tuple[str, frozenset[str]], float]:
+    total: Counter[tuple[str, frozenset[str]]] = Counter()
+    for one in found:
+        total[one.kind, frozenset(one.axes)] += one.bytes * one.count
+    return total
 
 
 def differences(found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:

@@ -68,7 +68,7 @@ def test_windows_are_never_split(
             for pattern in patterns:
                 assert axes_of(strategy.layout(member.dims(pattern), result=True)[1:3]) == ()
     wanted = [case.fn(IMAGE)]
-    for found in run_as_assigned(assignments, MESH, case.args):
+    for found in run_as_assigned(assignments, MESH, case.args).results:
         assert not differences(found, wanted)
 
 
