@@ -46,6 +46,19 @@ def from_json(
     Raises:
         PlanMismatch: the text is no plan, or one for something else; says what differs.
     """
+    document = _read(text)
+    traced = trace(fn, tuple(example_args))
+    _compare(document, _about_function(traced))
+    request = make_request(traced, document["in_specs"], document["out_specs"], document["donate_argnums"])
+    choice = next(mesh_choices(mesh))
+    priced = build(traced, build_graph(traced), request, choice)
+    _compare(document, _about_nodes(priced))
+    picks = (*_picks(priced, document["strategies"]), 0)
+    return traced, request, given(priced, picks, request, document["status"], document["lower_bound_seconds"], choice)
+
+
+def _read(text: str) -> dict[str, Any]:
+    """The document, its specs and strategies as Python has them."""
     try:
         document = json.loads(text)
         found = document["format"]
@@ -53,22 +66,22 @@ def from_json(
         raise PlanMismatch(f"this is no plan that Plan.to_json wrote: {error!r}") from error
     if found != FORMAT:
         raise PlanMismatch(f"the plan has format {found!r}, this version reads {FORMAT}; plan again")
-    traced = trace(fn, tuple(example_args))
-    _compare(document, _about_function(traced))
-    in_specs, out_specs = (tuple(map(_spec, document[side])) for side in ("in_specs", "out_specs"))
-    request = make_request(traced, in_specs, out_specs, document["donate_argnums"])
-    choice = next(mesh_choices(mesh))
-    priced = build(traced, build_graph(traced), request, choice)
-    _compare(document, _about_nodes(priced))
-    picks = []
-    for strategies, (axes, scatter) in zip(priced.strategies, document["strategies"], strict=True):
-        wanted = Strategy(tuple(map(tuple, axes)), scatter and (scatter[0], tuple(scatter[1])))
-        picks.append(strategies.index(wanted))
-    return (
-        traced,
-        request,
-        given(priced, [*picks, 0], request, document["status"], document["lower_bound_seconds"], choice),
-    )
+    try:
+        specs = {side: tuple(map(_spec, document[side])) for side in ("in_specs", "out_specs")}
+        strategies = [_strategy(*plain) for plain in document["strategies"]]
+        return {**document, **specs, "strategies": strategies, "status": str(document["status"])}
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise PlanMismatch(f"the plan was changed after Plan.to_json wrote it: {error!r}; plan again") from error
+
+
+def _picks(priced: Priced, written: Sequence[Strategy]) -> list[int]:
+    """Which of each node's strategies were written down."""
+    if len(written) != len(priced.strategies):
+        raise PlanMismatch(f"the plan has {len(written)} strategies for {len(priced.strategies)} ops; plan again")
+    for node, strategies, strategy in zip(priced.decisions.nodes, priced.strategies, written, strict=True):
+        if strategy not in strategies:
+            raise PlanMismatch(f"the plan's strategy for {node.name}, {strategy}, is not known here; plan again")
+    return [strategies.index(strategy) for strategies, strategy in zip(priced.strategies, written, strict=True)]
 
 
 def _compare(document: Mapping[str, Any], here: Mapping[str, Any]) -> None:
@@ -106,3 +119,7 @@ def _plain(spec: PartitionSpec | None) -> Any:
 
 def _spec(plain: Any) -> PartitionSpec | None:
     return None if plain is None else PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in plain))
+
+
+def _strategy(axes: Any, scatter: Any) -> Strategy:
+    return Strategy(tuple(map(tuple, axes)), scatter and (scatter[0], tuple(scatter[1])))
