@@ -236,9 +236,16 @@ def test_a_limit_that_nothing_fits() -> None:
         train_plan(memory_limit=smallest * 0.95)
 
 
+def limit_between() -> float:
+    """Half way from what the plan needs that is best without a limit to the least that any needs."""
+    with pytest.raises(Infeasible) as caught:
+        train_plan(memory_limit=1)
+    return (caught.value.smallest_limit_bytes + train_plan().prediction.peak_bytes) / 2
+
+
 def test_a_limit_is_held() -> None:
-    free = train_plan()
-    limit = free.prediction.peak_bytes * 0.9
+    free, limit = train_plan(), limit_between()
+    assert limit < free.prediction.peak_bytes
     held = train_plan(memory_limit=limit)
     assert held.prediction.peak_bytes <= limit
     assert held.objective_seconds >= free.objective_seconds * (1 - 1e-9)
@@ -271,7 +278,7 @@ def test_no_time_names_the_baseline() -> None:
 
 
 def test_no_time_holds_a_memory_limit_too() -> None:
-    limit = 0.9 * train_plan().prediction.peak_bytes
+    limit = limit_between()
     held = train_plan(time_limit=0, memory_limit=limit)
     assert held.prediction.peak_bytes <= limit
     assert held.status == "baseline"
