@@ -27,3 +27,18 @@ def roofline_seconds(
     if device.transcendentals_per_second is None:
         return seconds
     return np.maximum(seconds, np.asarray(transcendentals, dtype=float) / device.transcendentals_per_second)
+
+
+def matmul_efficiency(device: Device, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike) -> np.ndarray:
+    """The share of the device's rate that a matrix multiplication of these sizes reaches.
+
+    Each dimension costs as if it were larger by a fixed amount: what it takes to fill and drain the units.
+
+    Args:
+        rows, inner, columns: the sizes on one device; a convolution's rows are its output positions.
+    """
+    half = device.half_rate_size
+    efficiency = np.ones(())
+    for size in (rows, inner, columns):
+        efficiency = efficiency * (np.asarray(size, dtype=float) / (np.asarray(size, dtype=float) + half))
+    return efficiency

@@ -94,11 +94,9 @@ def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit
     for knee in knees:
         terms = np.stack([np.ones_like(sizes), sizes, np.maximum(0.0, sizes - knee)], axis=1)
         coefficients, error = _non_negative_least_squares(terms / seconds[:, None], np.ones_like(seconds))
-        fits.append(
-            CollectiveFit(
-                kind, group_size, coefficients[0], coefficients[1], float(knee), coefficients[2], error
-            )
-        )
+        # Whatever the fit says: a collective of a few bytes takes about as long as the fastest one seen.
+        start = max(coefficients[0], 0.5 * float(seconds.min()))
+        fits.append(CollectiveFit(kind, group_size, start, coefficients[1], float(knee), coefficients[2], error))
     return min(fits, key=lambda fit: fit.relative_error)
 
 

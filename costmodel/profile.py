@@ -131,6 +131,8 @@ def _device(record: _Record) -> Device:
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
         transcendentals_per_second=record.number("transcendentals_per_second", 1) if known else None,
+        half_rate_size=record.number("half_rate_size", 0) if "half_rate_size" in record.fields else 0.0,
+        vector_elements=record.number("vector_elements", 1) if "vector_elements" in record.fields else 1.0,
     )
 
 

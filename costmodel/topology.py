@@ -45,6 +45,8 @@ class Device:
             together.
         launch_seconds: what one more op costs, however small.
         transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
+        half_rate_size: a matrix multiplication with one dimension of this size and large others runs at half the rate.
+        vector_elements: how many contiguous elements are summed at once; shorter runs waste the unit.
     """
 
     kind: str
@@ -53,6 +55,8 @@ class Device:
     memory_bytes_per_second: float
     launch_seconds: float
     transcendentals_per_second: float | None = None
+    half_rate_size: float = 0.0
+    vector_elements: float = 1.0
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that

@@ -27,6 +27,10 @@ from costmodel.presets import host_memory_bytes
 
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
 MATRIX_SIZE = 512
+# Not measured here, since nothing but a skinny product would have to be in its loop. CPU: one core multiplied
+# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: as in `costmodel.hardware`.
+HALF_RATE_SIZE = {"cpu": 6.0, "gpu": 85.0}
+SHORT_RUN, LONG_RUN = 4, 1024
 STREAM_BYTES = 2**24
 ROUNDS = 5
 # A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
@@ -102,7 +106,13 @@ def _compute_probes() -> dict[str, Probe]:
         "memory": Probe(lambda x: 0.5 * x + 0.5, stream),
         "exp": Probe(lambda x: jnp.exp(-x), stream),
         "launch": Probe(lambda x: x @ x, (8, 8), value=1 / 8),
+        **{f"sum over {run}": _sum_probe(run) for run in (SHORT_RUN, LONG_RUN)},
     }
+
+
+def _sum_probe(run: int) -> Probe:
+    """A sum over all but the minor dimension, of size `run`; one row changes, so that it is done each time."""
+    return Probe(lambda x: x.at[0].set(0.5 * jnp.sum(x, axis=0)), (STREAM_BYTES // 4 // run, run), value=0.0)
 
 
 def _collective_probe(kind: str, group_size: int, nbytes: int) -> Probe:
@@ -193,6 +203,8 @@ def _device(devices: Sequence[jax.Device], seconds: Mapping[str, float]) -> Devi
         memory_bytes_per_second=2 * STREAM_BYTES / seconds["memory"],
         launch_seconds=seconds["launch"],
         transcendentals_per_second=STREAM_BYTES // 4 / seconds["exp"],
+        half_rate_size=HALF_RATE_SIZE[devices[0].platform],
+        vector_elements=max(1.0, SHORT_RUN * seconds[f"sum over {SHORT_RUN}"] / seconds[f"sum over {LONG_RUN}"]),
     )
 
 

@@ -124,6 +124,8 @@ def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
 
 def _follows(recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]) -> bool:
     """Whether a strategy does on every axis what the recipe says."""
+    if node.kind == "view":  # how a value is handed out follows from who reads it
+        return True
     on_batch = set(strategy.axes_on(tuple(batch)))
     used = {axis for axes in strategy.axes for axis in axes}
     if on_batch & set(recipe.tensor) or used - set(recipe.data) - set(recipe.tensor):

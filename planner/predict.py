@@ -17,10 +17,11 @@ from planner.decisions import REPLICATED, Home, Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
 from planner.layout import Layout, shard_count, shard_elements
 from planner.memory import Allocation, Peak, peak
-from planner.price import Priced, inner_collectives, op_seconds, whole_seconds
+from planner.opcost import compute_seconds, fused_seconds, inner_collectives, shard_counts, whole_seconds
+from planner.price import Priced
 from planner.reshard import Step
 from planner.strategies import Dims
-from planner.work import UNFUSED
+from planner.work import UNFUSED, Work
 
 
 @dataclass(frozen=True)
@@ -248,24 +249,28 @@ class _Walk:
             self._at_home[value] = array
         if work is None:
             return
+        self.compute_seconds += count * self._op_seconds(op, work)
+        if op in self.decisions.members:
+            index, member = self.decisions.members[op]
+            for kind, axes, nbytes in inner_collectives(member, self.assignment.strategy(index), self.cost):
+                self._communicate(kind, axes, nbytes, count, op.source)
+
+    def _op_seconds(self, op: Op, work: Work) -> float:
+        if work.fused_into is not None:
+            shards = np.maximum(self._shards(op), self._shards(work.fused_into))
+            return float(fused_seconds(self.cost, op, work, shards))
         if op not in self.decisions.members:
-            self.compute_seconds += count * whole_seconds(self.cost, op, work)
-            return
+            return whole_seconds(self.cost, op, work)
         index, member = self.decisions.members[op]
-        strategy = self.assignment.strategy(index)
-        moved = 0.0
-        for atoms, patterns, positions in (
-            (op.operands, member.rule.operands, work.reads),
-            (op.results, member.rule.results, work.writes),
-        ):
-            for position in positions:
-                atom, layout = atoms[position], strategy.layout(member.dims(patterns[position]))
-                assert isinstance(atom, Value), "only arrays go through memory"
-                moved += shard_elements(atom.shape, layout, self.sizes) * atom.itemsize
-        shards = float(shard_count(strategy.axes_on(member.factors), self.sizes))
-        self.compute_seconds += count * float(op_seconds(self.cost, work, shards, moved))
-        for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
-            self._communicate(kind, axes, nbytes, count, op.source)
+        counts = shard_counts((self.assignment.strategy(index),), self.sizes)
+        return float(compute_seconds(self.cost, member, work, counts)[0])
+
+    def _shards(self, op: Op) -> int:
+        """Into how many parts an op's work is split."""
+        if op not in self.decisions.members:
+            return 1
+        index, member = self.decisions.members[op]
+        return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
 
     def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> None:
         seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))

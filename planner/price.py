@@ -6,16 +6,25 @@ between two nodes. Both count as often as they happen in one call of the program
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import REPLICATED, Decisions, Member, Node, Use
-from planner.graph import Graph, Op, Value
+from planner.graph import Graph, Op
 from planner.layout import Layout, replicated, shard_count
+from planner.opcost import (
+    calls,
+    compute_seconds,
+    fused_seconds,
+    halo_factors,
+    inner_collectives,
+    shard_counts,
+    whole_seconds,
+)
 from planner.problem import Edge, Problem
 from planner.reshard import Resharder
 from planner.strategies import Dims, Strategy, enumerate_strategies
@@ -49,8 +58,8 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     pricing = _Pricing(graph, decisions, cost)
     costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]
     edges: dict[tuple[int, int], np.ndarray] = {}
-    for use in pricing.distinct_uses():
-        tail, head, seconds = pricing.use_seconds(use)
+    pairs = itertools.chain(map(pricing.use_seconds, pricing.distinct_uses()), pricing.fused_seconds(graph))
+    for tail, head, seconds in pairs:
         if tail == head == REPLICATED:
             continue
         if tail == head:
@@ -113,32 +122,43 @@ class _Pricing:
     def node_seconds(self, index: int) -> np.ndarray:
         """`[S]` seconds in the ops of a node, each as often as it runs."""
         node, strategies = self.decisions.nodes[index], self.strategies[index]
-        counts = np.array([[shard_count(axes, self.sizes) for axes in s.axes] for s in strategies], dtype=float)
+        counts = shard_counts(strategies, self.sizes)
         seconds = np.zeros(len(strategies))
         for member in node.members:
-            seconds += self._compute_seconds(member, counts)
-            seconds += self._collective_seconds(member, strategies, counts)
+            if self.work[member.op].fused_into is None:
+                seconds += compute_seconds(self.cost, member, self.work[member.op], counts)
+            seconds += self._collective_seconds(member, strategies)
         return seconds * node.weight
 
     def undecided_seconds(self, graph: Graph) -> float:
         """Seconds in the ops that every device runs whole."""
         total = 0.0
         for op, around in graph.walk():
-            if op in self.work and op not in self.decisions.members:
-                total += calls(around) * whole_seconds(self.cost, op, self.work[op])
+            work = self.work.get(op)
+            if work is not None and work.fused_into is None and op not in self.decisions.members:
+                total += calls(around) * whole_seconds(self.cost, op, work)
         return total
 
-    def _compute_seconds(self, member: Member, counts: np.ndarray) -> np.ndarray:
-        work, op = self.work[member.op], member.op
-        shards = counts[:, list(member.factors)].prod(axis=1)
-        moved = np.zeros(len(counts))
-        for position in work.reads:
-            moved += _local_bytes(op.operands[position], member.dims(member.rule.operands[position]), counts)
-        for position in work.writes:
-            moved += _local_bytes(op.results[position], member.dims(member.rule.results[position]), counts)
-        return op_seconds(self.cost, work, shards, moved)
+    def fused_seconds(self, graph: Graph) -> Iterator[tuple[int, int, np.ndarray]]:
+        """For each op that runs in the loop of another node's: its node, the other, and seconds `[S, T]`."""
+        for op, around in graph.walk():
+            work = self.work.get(op)
+            if work is not None and work.fused_into is not None:
+                own, reader = self._shards(op), self._shards(work.fused_into)
+                seconds = fused_seconds(self.cost, op, work, np.maximum.outer(own, reader))
+                yield self._node_of(op), self._node_of(work.fused_into), calls(around) * seconds
 
-    def _collective_seconds(self, member: Member, strategies: Sequence[Strategy], counts: np.ndarray) -> np.ndarray:
+    def _node_of(self, op: Op) -> int:
+        return self.decisions.members[op][0] if op in self.decisions.members else REPLICATED
+
+    def _shards(self, op: Op) -> np.ndarray:
+        """`[S]` into how many parts an op's work is split."""
+        if op not in self.decisions.members:
+            return np.ones(1)
+        index, member = self.decisions.members[op]
+        return shard_counts(self.strategies[index], self.sizes)[:, list(member.factors)].prod(axis=1)
+
+    def _collective_seconds(self, member: Member, strategies: Sequence[Strategy]) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""
         seconds = np.zeros(len(strategies))
         reduced, halos = member.reduced, halo_factors(member)
@@ -175,73 +195,3 @@ class _Pricing:
             of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in self.strategies[node]]
             self._layouts[key] = (list(index), np.array(of))
         return self._layouts[key]
-
-
-def op_seconds(cost: MeshCost, work: Work, shards: np.ndarray | float, moved: np.ndarray | float) -> np.ndarray:
-    """Seconds of one op on one device; an op inside a fused loop is not launched on its own.
-
-    Args:
-        shards: into how many parts the op's work is split.
-        moved: bytes that it reads and writes on one device.
-    """
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, work.transcendentals / shards)
-    return seconds + (cost.device.launch_seconds if work.writes else 0.0)
-
-
-def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
-    """Seconds of one op that a device runs on whole arrays."""
-    moved = sum(atom.nbytes for position in work.reads if isinstance(atom := op.operands[position], Value))
-    moved += sum(op.results[position].nbytes for position in work.writes)
-    return float(op_seconds(cost, work, 1.0, float(moved)))
-
-
-def calls(around: Sequence[Op]) -> float:
-    """How often an op inside these ops runs in one call of the program."""
-    return math.prod(op.trips / (len(op.bodies) if op.name == "cond" else 1) for op in around)
-
-
-def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
-    """The factors over which neighbours exchange elements, with how many."""
-    return tuple(
-        (member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor
-    )
-
-
-def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
-    """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
-
-    The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
-    """
-    found: list[tuple[str, tuple[str, ...], float]] = []
-    sizes = cost.axis_sizes
-    groups = [(factor,) for factor in member.reduced] if cost.backend == "cpu" else [member.reduced]
-    for factors in groups:
-        axes = strategy.axes_on(factors)
-        if not axes:
-            continue
-        kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
-        for result, pattern in zip(member.op.results, member.rule.results, strict=True):
-            found.append((kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)))
-    for factor, exchanged in halo_factors(member):
-        axes = strategy.axes[factor]
-        if not axes or not exchanged:
-            continue
-        for value, pattern in zip(member.op.operands, member.rule.operands, strict=True):
-            dims = member.dims(pattern)
-            for dim, factors in enumerate(dims):
-                if isinstance(value, Value) and factor in factors:
-                    layout = strategy.layout(dims)
-                    rows = value.shape[dim] // shard_count(layout[dim], sizes)
-                    border = _shard_bytes(value, layout, sizes) / rows * exchanged / 2
-                    found += [("collective-permute", axes, border)] * 2
-    return found
-
-
-def _shard_bytes(value: Value, layout: Layout, sizes: Mapping[str, int]) -> float:
-    return value.nbytes / shard_count([axis for dim in layout for axis in dim], sizes)
-
-
-def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
-    assert isinstance(value, Value)
-    factors = [factor for dim in dims for factor in dim]
-    return value.nbytes / counts[:, factors].prod(axis=1)

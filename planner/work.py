@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.decisions import Decisions
+from planner.decisions import REPLICATED, Decisions
 from planner.graph import TRANSPARENT, Atom, Graph, Op, Value, aval_of
 
 UNFUSED = frozenset(
@@ -20,7 +20,7 @@ UNFUSED = frozenset(
         "scatter_mul", "scatter_min", "scatter_max", "sort", "top_k", "fft", "cholesky", "lu",
         "householder_product", "eigh", "svd", "triangular_solve", "cumsum", "cumprod", "cummax", "cummin",
         "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "reduce_window_min",
-        "select_and_scatter_add", "random_bits", "threefry2x32", "argmax", "argmin", "concatenate",
+        "select_and_scatter_add", "random_bits", "threefry2x32", "argmax", "argmin", 
         "custom_call", "dynamic_update_slice",
     }
 )  # fmt: skip
@@ -38,7 +38,7 @@ TRANSCENDENTAL = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """What the unsharded op does.
 
@@ -47,6 +47,9 @@ class Work:
         transcendentals: elements that go through an exponential, a root, a sine.
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
+        matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
+        run: for a reduction, the size of the operand's minor dimension; or None.
+        fused_into: the op of another node in whose loop this one runs, on no more than is needed there; or None.
     """
 
     flops: float
@@ -54,6 +57,9 @@ class Work:
     dtype: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    matmul: tuple[float, float, float] | None
+    run: float | None
+    fused_into: Op | None
 
 
 def flops(op: Op) -> float:
@@ -77,7 +83,8 @@ def flops(op: Op) -> float:
 
 def works(graph: Graph, decisions: Decisions) -> Mapping[Op, Work]:
     """The work of every op that does any; constant values and their makers do none."""
-    stored = stored_values(graph, decisions)
+    readers = _readers(graph)
+    stored = stored_values(graph, decisions, readers)
     result = {}
     for op, _ in graph.walk():
         if op.bodies or all(value in decisions.constant for value in op.results):
@@ -87,50 +94,87 @@ def works(graph: Graph, decisions: Decisions) -> Mapping[Op, Work]:
             for position, atom in enumerate(op.operands)
             if isinstance(atom, Value) and atom.rank and atom in stored
         )
-        writes = tuple(position for position, value in enumerate(op.results) if value.rank and value in stored)
         transcendentals = math.prod(op.results[0].shape) if op.name in TRANSCENDENTAL else 0
-        result[op] = Work(flops(op), float(transcendentals), _dtype(op), reads, writes)
+        shape = aval_of(op.operands[0]).shape if op.name in REDUCTIONS else ()
+        result[op] = Work(
+            flops(op),
+            float(transcendentals),
+            _dtype(op),
+            reads,
+            tuple(position for position, value in enumerate(op.results) if value.rank and value in stored),
+            matmul_sizes(op),
+            float(shape[-1]) if shape else None,
+            _fused_into(op, decisions, readers, stored),
+        )
     return result
 
 
-def stored_values(graph: Graph, decisions: Decisions) -> frozenset[Value]:
-    """The values that exist in memory."""
-    readers: dict[Value, int] = {}
-    stored: set[Value] = set(graph.body.inputs)
-    roots: dict[Value, Value] = {}
+def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
+    """Rows, contracted size and columns of a contraction; None for other ops."""
+    if op.name not in ("dot_general", "conv_general_dilated"):
+        return None
+    elements = float(math.prod(op.results[0].shape))
+    right = aval_of(op.operands[1]).shape
+    if op.name == "dot_general":
+        (_, contracted), (_, batch) = op.params["dimension_numbers"]
+        columns = math.prod(size for dim, size in enumerate(right) if dim not in (*contracted, *batch))
+        elements /= math.prod(right[dim] for dim in batch)
+    else:
+        columns = right[op.params["dimension_numbers"].rhs_spec[0]]
+    inner = flops(op) / (2.0 * max(1, math.prod(op.results[0].shape)))
+    return elements / max(1, columns), inner, float(columns)
 
-    def root(atom: Atom) -> Value | None:
-        while isinstance(atom, Value) and atom in roots:
-            atom = roots[atom]
-        return atom if isinstance(atom, Value) else None
 
+def _readers(graph: Graph) -> Mapping[Value, list[Op]]:
+    """Who reads each value, by the name that it had when it was made; a call that is seen through reads nothing."""
+    readers: dict[Value, list[Op]] = {}
+    roots: dict[Value, Atom] = {}
     for op, _ in graph.walk():
         if op.primitive in TRANSPARENT:
-            (body,) = op.bodies
-            for inner, outer in zip(body.inputs, op.operands, strict=True):
-                if isinstance(outer, Value):
-                    roots[inner] = outer
+            roots.update(zip(op.bodies[0].inputs, op.operands, strict=True))
+            continue
+        for atom in op.operands:
+            while isinstance(atom, Value) and atom in roots:
+                atom = roots[atom]
+            if isinstance(atom, Value):
+                readers.setdefault(atom, []).append(op)
+    return readers
+
+
+def stored_values(graph: Graph, decisions: Decisions, readers: Mapping[Value, list[Op]]) -> frozenset[Value]:
+    """The values that exist in memory."""
+    stored = {value for value, ops in readers.items() if len(ops) > 1 or _ends_loop(ops[0])}
+    stored.update(graph.body.inputs)
+    stored.update(atom for atom in graph.body.outputs if isinstance(atom, Value))
     for op, _ in graph.walk():
+        if _ends_loop(op) or op.name in REDUCTIONS or op.primitive in TRANSPARENT:
+            stored.update(op.results)
         for body in op.bodies:
+            stored.update(atom for atom in body.outputs if isinstance(atom, Value))
             if op.primitive not in TRANSPARENT:
                 stored.update(body.inputs)
-            stored.update(value for atom in body.outputs if (value := root(atom)))
-        if op.primitive in TRANSPARENT:
-            stored.update(op.results)
-            continue
-        ends_loop = bool(op.bodies) or op.name in UNFUSED
-        for atom in op.operands:
-            value = root(atom)
-            if value is None:
                 continue
-            readers[value] = readers.get(value, 0) + 1
-            if ends_loop or readers[value] > 1:
-                stored.add(value)
-        if ends_loop or op.name in REDUCTIONS:
-            stored.update(op.results)
-    stored.update(value for atom in graph.body.outputs if (value := root(atom)))
-    stored.update(inner for inner in roots if root(inner) in stored)
+            outer = zip(body.inputs, op.operands, strict=True)
+            stored.update(inner for inner, atom in outer if atom in stored)
     return frozenset(stored - decisions.constant)
+
+
+def _ends_loop(op: Op) -> bool:
+    return (bool(op.bodies) and op.primitive not in TRANSPARENT) or op.name in UNFUSED
+
+
+def _fused_into(op: Op, decisions: Decisions, readers: Mapping[Value, list[Op]], stored: frozenset[Value]) -> Op | None:
+    """The first op of another node down the chain of ops that are fused with this one."""
+
+    def node_of(op: Op) -> int:
+        return decisions.members[op][0] if op in decisions.members else REPLICATED
+
+    node = node_of(op)
+    while len(op.results) == 1 and op.results[0] not in stored and op.results[0] in readers:
+        (op,) = readers[op.results[0]]
+        if node_of(op) != node:
+            return op if op in decisions.members else None
+    return None
 
 
 def _dtype(op: Op) -> str:

@@ -1,0 +1,132 @@
+"""What one op costs on one device under any strategy: its work, and the collectives that the compiler puts in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from costmodel.compute import matmul_efficiency
+from costmodel.model import MeshCost
+from planner.decisions import Member
+from planner.graph import Op, Value
+from planner.layout import Layout, shard_count
+from planner.strategies import Dims, Strategy
+from planner.work import Work
+
+
+def shard_counts(strategies: Sequence[Strategy], sizes: Mapping[str, int]) -> np.ndarray:
+    """`[S, factors]` into how many shards each strategy splits each factor."""
+    return np.array([[shard_count(axes, sizes) for axes in strategy.axes] for strategy in strategies], dtype=float)
+
+
+def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarray) -> np.ndarray:
+    """`[S]` seconds of an op on one device.
+
+    Args:
+        counts: `[S, factors]` shards of each factor of its node.
+    """
+    op, rule = member.op, member.rule
+    shards = counts[:, list(member.factors)].prod(axis=1)
+    moved = np.zeros(len(counts))
+    for position in work.reads:
+        moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+    for position in work.writes:
+        moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
+    flops = work.flops / shards
+    if work.matmul is not None:
+        split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
+        rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
+        flops = flops / matmul_efficiency(cost.device, rows, inner, columns)
+    if work.run is not None:
+        minor = list(member.dims(rule.operands[0])[-1])
+        moved = moved * np.maximum(1.0, cost.device.vector_elements * counts[:, minor].prod(axis=1) / work.run)
+    seconds = cost.compute_seconds(flops, moved, work.dtype, work.transcendentals / shards)
+    return seconds + _launch_seconds(cost, work)
+
+
+def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
+    """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
+    return cost.compute_seconds(
+        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, work.transcendentals / shards
+    )
+
+
+def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
+    """Seconds of one op that a device runs on whole arrays."""
+    seconds = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.transcendentals)
+    return float(seconds) + _launch_seconds(cost, work)
+
+
+def _launch_seconds(cost: MeshCost, work: Work) -> float:
+    """An op inside a fused loop is not launched on its own."""
+    return cost.device.launch_seconds if work.writes else 0.0
+
+
+def _bytes_moved(op: Op, work: Work) -> float:
+    read = sum(atom.nbytes for position in work.reads if isinstance(atom := op.operands[position], Value))
+    return float(read + sum(op.results[position].nbytes for position in work.writes))
+
+
+def _sides(member: Member) -> tuple[list[int], list[int], list[int]]:
+    """The factors of a contraction's rows, of what it sums over, and of its columns."""
+    left, right, result = (
+        {name for dim in pattern for name in dim} for pattern in (*member.rule.operands[:2], member.rule.results[0])
+    )
+    return tuple(  # type: ignore[return-value]
+        [factor for name, factor in member.factor.items() if name in names]
+        for names in ((left & result) - right, (left & right) - result, (right & result) - left)
+    )
+
+
+def calls(around: Sequence[Op]) -> float:
+    """How often an op inside these ops runs in one call of the program."""
+    return math.prod(op.trips / (len(op.bodies) if op.name == "cond" else 1) for op in around)
+
+
+def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
+    """The factors over which neighbours exchange elements, with how many."""
+    return tuple(
+        (member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor
+    )
+
+
+def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
+    """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
+
+    The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
+    """
+    found: list[tuple[str, tuple[str, ...], float]] = []
+    sizes = cost.axis_sizes
+    groups = [(factor,) for factor in member.reduced] if cost.backend == "cpu" else [member.reduced]
+    for factors in groups:
+        axes = strategy.axes_on(factors)
+        if not axes:
+            continue
+        kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
+        for result, pattern in zip(member.op.results, member.rule.results, strict=True):
+            found.append((kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)))
+    for factor, exchanged in halo_factors(member):
+        axes = strategy.axes[factor]
+        if not axes or not exchanged:
+            continue
+        for value, pattern in zip(member.op.operands, member.rule.operands, strict=True):
+            dims = member.dims(pattern)
+            for dim, factors in enumerate(dims):
+                if isinstance(value, Value) and factor in factors:
+                    layout = strategy.layout(dims)
+                    rows = value.shape[dim] // shard_count(layout[dim], sizes)
+                    border = _shard_bytes(value, layout, sizes) / rows * exchanged / 2
+                    found += [("collective-permute", axes, border)] * 2
+    return found
+
+
+def _shard_bytes(value: Value, layout: Layout, sizes: Mapping[str, int]) -> float:
+    return value.nbytes / shard_count([axis for dim in layout for axis in dim], sizes)
+
+
+def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
+    assert isinstance(value, Value)
+    factors = [factor for dim in dims for factor in dim]
+    return value.nbytes / counts[:, factors].prod(axis=1)
