@@ -40,5 +40,6 @@ def matmul_efficiency(device: Device, rows: ArrayLike, inner: ArrayLike, columns
     half = device.half_rate_size
     efficiency = np.ones(())
     for size in (rows, inner, columns):
-        efficiency = efficiency * (np.asarray(size, dtype=float) / (np.asarray(size, dtype=float) + half))
+        at_least_one = np.maximum(np.asarray(size, dtype=float), 1.0)
+        efficiency = efficiency * at_least_one / (at_least_one + half)
     return efficiency

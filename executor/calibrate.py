@@ -30,6 +30,7 @@ MATRIX_SIZE = 512
 # Not measured here, since nothing but a skinny product would have to be in its loop. CPU: one core multiplied
 # 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: as in `costmodel.hardware`.
 HALF_RATE_SIZE = {"cpu": 6.0, "gpu": 85.0}
+ALL_TO_ALL_ROWS = 64
 SHORT_RUN, LONG_RUN = 4, 1024
 STREAM_BYTES = 2**24
 ROUNDS = 5
@@ -124,12 +125,17 @@ def _collective_probe(kind: str, group_size: int, nbytes: int) -> Probe:
     def reduce_scatter(x: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), _opaque_zero(x), 0)
 
+    def all_to_all(x: jax.Array) -> jax.Array:
+        """From one dimension to another, as resharding does it: with the rearranging of what is sent."""
+        rows = x.reshape(ALL_TO_ALL_ROWS, -1)
+        return lax.all_to_all(rows, "group", 1, 0, tiled=True).reshape(x.shape)
+
     ring = [(place, (place + 1) % group_size) for place in range(group_size)]
     steps: Mapping[str, Step] = {
         "all-reduce": lambda x: lax.psum(x, "group"),
         "all-gather": all_gather,
         "reduce-scatter": reduce_scatter,
-        "all-to-all": lambda x: lax.all_to_all(x, "group", 0, 0, tiled=True),
+        "all-to-all": all_to_all,
         "collective-permute": lambda x: lax.ppermute(x, "group", ring),
     }
     operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes

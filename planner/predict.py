@@ -272,9 +272,11 @@ class _Walk:
         index, member = self.decisions.members[op]
         return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
 
-    def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> None:
+    def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> float:
+        """Notes a collective; returns its seconds."""
         seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
         self.collectives.append(Collective(kind, nbytes, axes, count, seconds, source))
+        return seconds
 
     def _fetch(
         self,
@@ -299,10 +301,10 @@ class _Walk:
         def step(array: _Array, move: Step) -> _Array:
             array.end = max(array.end, self._time)
             nbytes = root.nbytes / move.shards
-            if move.kind == "slice":
-                self.compute_seconds += count * float(self.priced.resharder.seconds("slice", (), nbytes))
-            else:
-                self._communicate(move.kind, move.axes, nbytes, count, source)
+            seconds = count * float(self.priced.resharder.seconds(move, nbytes))
+            if move.kind != "slice":
+                seconds -= self._communicate(move.kind, move.axes, nbytes, count, source)
+            self.compute_seconds += seconds  # copies on the device
             return self._make(root, move.layout, f"{move.kind} of {root.name or array.name}", source)
 
         if use.view is not None:

@@ -30,12 +30,14 @@ class Step:
         axes: the mesh axes that the collective runs over; empty for a slice.
         layout: the layout after it.
         shards: into how many parts the side of which a device holds more is split; for a slice, the result.
+        strided: whether an all-gather interleaves what it gathers, which takes a copy on some backends.
     """
 
     kind: StepKind
     axes: tuple[str, ...]
     layout: Layout
     shards: int
+    strided: bool = False
 
 
 def chains(shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
@@ -62,7 +64,8 @@ class _Walk:
 
     def to(self, kind: StepKind, axes: Sequence[str], layout: Layout) -> None:
         if layout != self.layout:
-            self.steps.append(Step(kind, tuple(axes), layout, shard_count(axes_of(layout), self.sizes)))
+            strided = kind == "all-gather" and layout[0] == self.layout[0]
+            self.steps.append(Step(kind, tuple(axes), layout, shard_count(axes_of(layout), self.sizes), strided))
             self.layout = layout
 
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
@@ -154,16 +157,18 @@ class Resharder:
             nbytes = math.prod(shape) * itemsize
 
             def seconds(steps: tuple[Step, ...]) -> float:
-                return sum(float(self.seconds(step.kind, step.axes, nbytes / step.shards)) for step in steps)
+                return sum(float(self.seconds(step, nbytes / step.shards)) for step in steps)
 
             self._paths[key] = min(chains(shape, source, target, self.mesh), key=seconds)
         return self._paths[key]
 
-    def seconds(self, kind: StepKind, axes: tuple[str, ...], nbytes: float | np.ndarray) -> np.ndarray:
+    def seconds(self, step: Step, nbytes: float | np.ndarray) -> np.ndarray:
         """Seconds of a step of which one device holds `nbytes` on the larger side."""
-        if kind == "slice":
-            return np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
-        return np.asarray(self.cost.collective_seconds(kind, axes, nbytes))
+        copy = np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
+        if step.kind == "slice":
+            return copy
+        seconds = np.asarray(self.cost.collective_seconds(step.kind, step.axes, nbytes))
+        return seconds + copy if step.strided and self.cost.backend == "cpu" else seconds
 
     def matrix(
         self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
@@ -180,7 +185,7 @@ class Resharder:
 class _Table:
     """The chains between layouts of one rank, ready to be priced for arrays of any shape.
 
-    Each pair of layouts has two cells, gathering and moving. By kind and axes of a step there are the cells that such a
+    Each pair of layouts has two cells, gathering and moving. For steps that cost alike there are the cells that such a
     step is in, with the shards that the array is then split into; by layout, the pairs that visit it.
     """
 
@@ -189,7 +194,7 @@ class _Table:
         self._layouts: dict[Layout, int] = {}
         self._pairs = np.zeros((0, 0), dtype=np.int64)
         self._count = 0
-        self._steps: dict[tuple[StepKind, tuple[str, ...]], list[tuple[int, int]]] = {}
+        self._steps: dict[tuple[StepKind, tuple[str, ...], bool], tuple[Step, list[tuple[int, int]]]] = {}
         self._visits: dict[Layout, list[int]] = {}
 
     def pairs(self, sources: Sequence[Layout], targets: Sequence[Layout]) -> np.ndarray:
@@ -208,7 +213,8 @@ class _Table:
         gathering, moving = _gathering(source, target, self._mesh), _moving(source, target, self._mesh)
         for option, chain in enumerate((gathering, moving)):
             for step in chain:
-                self._steps.setdefault((step.kind, step.axes), []).append((2 * self._count + option, step.shards))
+                alike = self._steps.setdefault((step.kind, step.axes, step.strided), (step, []))
+                alike[1].append((2 * self._count + option, step.shards))
         for step in moving:
             self._visits.setdefault(step.layout, []).append(self._count)
         self._count += 1
@@ -217,9 +223,9 @@ class _Table:
         """Seconds of the cheaper chain that divides the array, for every pair there is."""
         nbytes, sizes = math.prod(shape) * itemsize, dict(self._mesh)
         seconds = np.zeros(2 * self._count)
-        for (kind, axes), entries in self._steps.items():
+        for step, entries in self._steps.values():
             cells, shards = np.array(entries).T
-            np.add.at(seconds, cells, resharder.seconds(kind, axes, nbytes / shards))
+            np.add.at(seconds, cells, resharder.seconds(step, nbytes / shards))
         gathering, moving = seconds.reshape(-1, 2).T
         for layout, pairs in self._visits.items():
             if not divides(shape, layout, sizes):

@@ -111,7 +111,7 @@ def cost_on(mesh: dict[str, int]) -> MeshCost:
 
 def chain_seconds(steps: tuple[Step, ...], shape: Shape, resharder: Resharder) -> float:
     nbytes = 4 * math.prod(shape)
-    return sum(float(resharder.seconds(step.kind, step.axes, nbytes / step.shards)) for step in steps)
+    return sum(float(resharder.seconds(step, nbytes / step.shards)) for step in steps)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
