@@ -142,7 +142,8 @@ class Grouping:
             settle(op.results, carry)
             self._walk(test, inside)
             self._walk(body, inside)
-            self.boundaries[op] = ((*tested, *invariant, *carry), ((Home(REPLICATED, ()),), tuple(carry)))
+            verdict = Home(REPLICATED, ((),) * aval_of(test.outputs[0]).ndim)  # one each where the loop was vmapped
+            self.boundaries[op] = ((*tested, *invariant, *carry), ((verdict,), tuple(carry)))
         else:
             each = weight / len(op.bodies)
             operands = border("invariant", op.bodies[0].inputs)
