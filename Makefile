@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans clean
+.PHONY: setup test demo lint bench-plans bench-plan-time clean
 
 setup: .venv/installed
 
@@ -34,6 +34,9 @@ lint: setup
 
 bench-plans: setup
 	$(BIN)/python -m experiments.bench_plans
+
+bench-plan-time: setup
+	$(BIN)/python -m experiments.bench_plan_time
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
