@@ -167,7 +167,7 @@ def _no_worse_than_candidates(choice: Choice, donated: Sequence[bool], limit: fl
         other = choice.instead(picks, donated)
         fits = other.prediction.peak_bytes <= limit
         if fits and other.prediction.step_seconds < best.prediction.step_seconds:
-            best = replace(other, status="feasible")
+            best = replace(other, status="baseline" if choice.status == "baseline" else "feasible")
     return best
 
 

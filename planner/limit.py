@@ -1,30 +1,46 @@
 """Keeping within the memory of a device.
 
-The problem's memory is what is alive at each program point: every stored value for as long as it lives, in the layout
-of the node that decides it, and every resharded copy that several contractions share. Short-lived copies of one
-consumer depend on two nodes at once, which the problem cannot say; so the answer's peak is measured by the prediction's
-walk, and where it is above the limit the problem's is lowered by the difference and solved again.
+The problem's memory is what is alive at each program point: every stored value and every resharded copy, for as long as
+they lived in the assignment at hand. Those lifetimes differ a little from one assignment to another; so each answer's
+peak is measured by the prediction's walk, and where that is above the limit the problem's is lowered by the difference
+and solved again. Whatever was tried on the way counts, and the cheapest that fits is the answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.assignment import Assignment
+from planner.decisions import REPLICATED
 from planner.errors import Infeasible
+from planner.lifetimes import Copy, Stored
 from planner.memory import Peak
-from planner.predict import Prediction, Span, predict, spans
+from planner.predict import Prediction, lifetimes, predict
 from planner.price import Priced
-from planner.problem import Edge, Problem
+from planner.problem import Edge, IntArray, Problem
 from planner.quantities import bytes_text
 from planner.solve import Solution, Status, smallest_limit, solve
+from planner.solve.incumbent import OPTIMAL_GAP
 
 ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """An assignment that was tried.
+
+    Attributes:
+        cost: what the problem says of it.
+    """
+
+    assignment: Assignment
+    cost: float
+    prediction: Prediction
 
 
 def fit_memory(
@@ -36,82 +52,92 @@ def fit_memory(
     limit: float,
     time_limit: float,
 ) -> tuple[Assignment, Solution, Prediction]:
-    """The best assignment whose peak is within `limit` bytes per device.
+    """The best assignment found whose peak is within `limit` bytes per device.
 
     Args:
-        assignment, unlimited: the best without a limit; its bound holds with one too.
+        assignment, unlimited: the best without a limit; its bound holds with one too, and nothing else is proven.
+        starts: the hand-written layouts.
         time_limit: seconds for all attempts together.
 
     Raises:
         Infeasible: none was found; names the smallest peak that was, and what is alive there.
     """
-    priced, deadline = assignment.priced, time.perf_counter() + max(1.0, time_limit)
-    count = len(problem.costs)
-    stored = with_memory(problem, priced, spans(assignment, donated))
-    tried: list[tuple[Assignment, Solution, Prediction]] = []
+    priced = assignment.priced
+    stored = with_memory(problem, priced, lifetimes(assignment, donated))
 
-    def attempt(solution: Solution) -> bool:
-        if solution.picks is None:
-            return False
-        found = Assignment(priced, tuple(map(int, solution.picks[:count])))
-        tried.append((found, solution, predict(found, donated)))
-        return True
+    def fit(picks: Sequence[int] | IntArray) -> Fit:
+        found = Assignment(priced, tuple(map(int, picks[: len(problem.costs)])))
+        return Fit(found, problem.evaluate(found.picks).cost, predict(found, donated))
 
-    def known(picks: Sequence[int]) -> Solution:
-        status: Status = "start" if unlimited.status == "start" else "feasible"
-        cost = problem.evaluate(picks[:count]).cost
-        return Solution(np.array(picks), cost, unlimited.lower_bound, status, 0.0, "candidate")
+    tried = [fit(assignment.picks), *map(fit, starts.values())]
+    if unlimited.status != "start" or not _fitting(tried, limit):
+        _search(stored, fit, tried, limit, time.perf_counter() + max(1.0, time_limit))
+    if not _fitting(tried, limit):
+        raise _infeasible(min((each.prediction.peak for each in tried), key=lambda peak: peak.nbytes), limit)
+    best = min(_fitting(tried, limit), key=lambda each: each.cost)
+    return best.assignment, _solution(best, unlimited, starts), best.prediction
 
-    for picks in starts.values():
-        attempt(known(picks))
+
+def _search(stored: Problem, fit: Callable[[IntArray], Fit], tried: list[Fit], limit: float, deadline: float) -> None:
+    """Adds to what was tried, until something fits as well as the problem says it could."""
     budget = limit
-    for left in range(ATTEMPTS, 0, -1):
-        seconds = max(0.1, (deadline - time.perf_counter()) / left)
-        found = [extend(stored, entry[0].picks) for entry in tried]
+    for _ in range(ATTEMPTS):
         solution = solve(
             replace(stored, usage_limit=max(0.0, budget)),
-            starts=found,
-            time_limit=seconds,
+            starts=[extend(stored, each.assignment.picks) for each in tried],
+            time_limit=max(0.1, (deadline - time.perf_counter()) / 2),
         )
-        if not attempt(solution):
+        if solution.picks is None:
             break
-        over = tried[-1][2].peak_bytes - limit
+        tried.append(fit(solution.picks))
+        over = tried[-1].prediction.peak_bytes - limit
         if over <= 0:
             break
         budget -= over
-    if all(entry[2].peak_bytes > limit for entry in tried):
+    if not _fitting(tried, limit):
         _, lean = smallest_limit(stored, time_limit=max(1.0, deadline - time.perf_counter()))
-        attempt(known(tuple(map(int, lean))))
-    fitting = [entry for entry in tried if entry[2].peak_bytes <= limit]
-    if not fitting:
-        raise _infeasible(min((entry[2].peak for entry in tried), key=lambda peak: peak.nbytes), limit)
-    return min(fitting, key=lambda entry: entry[1].cost)
+        tried.append(fit(lean))
 
 
-def with_memory(problem: Problem, priced: Priced, live: Sequence[Span]) -> Problem:
-    """The problem with a node for each stored array, which follows the node that lays it out."""
+def _fitting(tried: Sequence[Fit], limit: float) -> list[Fit]:
+    return [each for each in tried if each.prediction.peak_bytes <= limit]
+
+
+def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ...]]) -> Solution:
+    """What is known of the best that fits: that no assignment costs less than the bound without a limit."""
+    status: Status = "feasible"
+    if best.cost <= (1 + OPTIMAL_GAP) * unlimited.lower_bound:
+        status = "optimal"
+    elif unlimited.status == "start" and best.assignment.picks in starts.values():
+        status = "start"
+    return replace(unlimited, picks=np.array(best.assignment.picks), cost=best.cost, status=status)
+
+
+def with_memory(problem: Problem, priced: Priced, live: Sequence[Stored | Copy]) -> Problem:
+    """The problem with a node of no cost for each array in memory, which follows the nodes that lay it out."""
     costs, usages, intervals = list(problem.costs), list(problem.usages), list(problem.intervals)
     edges, names = list(problem.edges), list(problem.names)
-    for span in live:
-        index = len(costs)
-        if span.node is None:
-            costs.append(np.zeros(1))
-            usages.append(np.array([span.nbytes]))
-        else:
-            usage = span.usage(priced)
-            costs.append(np.zeros(usage.size))
-            usages.append(usage)
-            edges.append(Edge(span.node, index, np.where(np.eye(usage.size, dtype=bool), 0.0, np.inf)))
-        intervals.append((span.start, span.end + 1))
-        names.append(span.name)
+    for array in live:
+        follower = array.follower(priced)
+        if not follower.usage.any():
+            continue
+        for node, allowed in follower.links:
+            tail = len(problem.costs) - 1 if node == REPLICATED else node
+            edges.append(Edge(tail, len(costs), np.where(allowed, 0.0, np.inf)))
+        costs.append(np.zeros(follower.usage.size))
+        usages.append(follower.usage)
+        intervals.append((array.start, array.end + 1))
+        names.append(f"memory of {array.value.name or 'a value'}")
     return Problem(tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name)
 
 
 def extend(stored: Problem, picks: Sequence[int]) -> tuple[int, ...]:
-    """Picks of the problem without memory, with those of the stored arrays that follow."""
-    follows = {edge.head: edge.tail for edge in stored.edges if edge.head >= len(picks)}
-    extra = (picks[follows[node]] if node in follows else 0 for node in range(len(picks), len(stored.costs)))
-    return (*picks, *extra)
+    """Picks of the problem without memory, with the states of the arrays in memory that follow."""
+    needed = [usage.copy() for usage in stored.usages[len(picks) :]]
+    for edge in stored.edges:
+        if edge.head >= len(picks):
+            needed[edge.head - len(picks)] += edge.cost[picks[edge.tail]]
+    return (*picks, *(int(usage.argmin()) for usage in needed))
 
 
 def _infeasible(peak: Peak, limit: float) -> Infeasible:

@@ -5,6 +5,7 @@ The walk makes the very copies that emission makes, in the same order, so that w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +17,10 @@ from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
 from planner.layout import Layout, shard_count, shard_elements
+from planner.lifetimes import Copy, Stored
 from planner.memory import Allocation, Peak, peak
 from planner.opcost import compute_seconds, fused_seconds, inner_collectives, shard_counts, whole_seconds
-from planner.price import Priced
 from planner.reshard import Step
-from planner.strategies import Dims
 from planner.work import UNFUSED, Work
 
 
@@ -71,34 +71,6 @@ class Prediction:
         return sum(collective.bytes * collective.count for collective in self.collectives)
 
 
-@dataclass(frozen=True)
-class Span:
-    """How long an array is alive, and the node that lays it out.
-
-    Attributes:
-        node, dims: as in its home or view; node None for an array whose layout nothing decides.
-        nbytes: what one device holds of it, where node is None.
-        copy: whether it is a resharded copy, which costs nothing where its layout is that of the original.
-    """
-
-    value: Value
-    node: int | None
-    dims: Dims
-    start: int
-    end: int
-    nbytes: float
-    name: str
-    copy: bool = False
-
-    def usage(self, priced: Priced) -> np.ndarray:
-        """`[S]` bytes per device under each strategy of the node; a copy's beyond the smallest it could be."""
-        assert self.node is not None
-        layouts = [strategy.layout(self.dims, not self.copy) for strategy in priced.strategies[self.node]]
-        sizes = dict(priced.cost.axis_sizes)
-        held = np.array([shard_elements(self.value.shape, layout, sizes) for layout in layouts], dtype=float)
-        return (held - held.min() if self.copy else held) * self.value.itemsize
-
-
 @dataclass
 class _Array:
     """One layout of a value in one scope, while the program is walked."""
@@ -131,11 +103,11 @@ def predict(assignment: Assignment, donated: Sequence[bool]) -> Prediction:
     )
 
 
-def spans(assignment: Assignment, donated: Sequence[bool]) -> list[Span]:
-    """How long each stored array is alive; that hardly depends on the assignment."""
+def lifetimes(assignment: Assignment, donated: Sequence[bool]) -> list[Stored | Copy]:
+    """What is in memory when; that hardly depends on the assignment."""
     walk = _Walk(assignment)
     walk.program(assignment.priced.graph.body, donated)
-    return walk.spans()
+    return walk.lifetimes()
 
 
 class _Walk:
@@ -152,7 +124,7 @@ class _Walk:
         self._roots: dict[Value, Atom] = {}
         self._time = 0
         self._standing: list[_Array] = []
-        self._views: dict[tuple[Value, Home], list[int]] = {}
+        self._copied: dict[tuple[Value, Body, Home, Home], list[int]] = {}
 
     def program(self, body: Body, donated: Sequence[bool]) -> None:
         arguments = [self._make(value, self.assignment.home(value), value.name, "") for value in body.inputs]
@@ -164,7 +136,7 @@ class _Walk:
         for array, reuses in zip(outputs, donated, strict=True):
             if array is None or array in self._standing:
                 continue
-            array.start, array.end = 0, end
+            array.end = end
             if reuses:
                 array.nbytes = 0.0
             self._standing.append(array)
@@ -172,18 +144,21 @@ class _Walk:
     def allocations(self) -> list[Allocation]:
         return [Allocation(a.nbytes, a.start, a.end, a.name, a.source) for a in self._arrays if a.nbytes]
 
-    def spans(self) -> list[Span]:
-        """The arrays that exist in memory, at home and in views."""
-        found = []
-        for value, array in self._at_home.items():
-            home = self.decisions.homes.get(value)
-            if array.nbytes and value not in self._roots:
-                node, dims = (None, ()) if home is None or home.node == REPLICATED else (home.node, home.dims)
-                found.append(Span(value, node, dims, array.start, array.end, array.nbytes, array.name))
-        for (value, view), times in self._views.items():
-            name = f"copy of {value.name or 'value'}"
-            found.append(Span(value, view.node, view.dims, min(times), max(times), 0.0, name, copy=True))
-        return found
+    def lifetimes(self) -> list[Stored | Copy]:
+        stored = [
+            Stored(value, self._home(value), array.start, array.end)
+            for value, array in self._at_home.items()
+            if array.nbytes and value not in self._roots
+        ]
+        copies = [
+            Copy(value, made, wanted, min(times), max(times))
+            for (value, _, made, wanted), times in self._copied.items()
+            if made != wanted
+        ]
+        return [*stored, *copies]
+
+    def _home(self, value: Value) -> Home:
+        return self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
 
     def _make(self, value: Value, layout: Layout, name: str, source: str) -> _Array:
         nbytes = shard_elements(value.shape, layout, self.sizes) * value.itemsize
@@ -307,8 +282,9 @@ class _Walk:
             self.compute_seconds += seconds  # copies on the device
             return self._make(root, move.layout, f"{move.kind} of {root.name or array.name}", source)
 
-        if use.view is not None:
-            self._views.setdefault((root, use.view), []).append(self._time)
+        stops = [self._home(root), *([use.view] if use.view else []), Home(use.node, use.dims)]
+        for made, wanted in itertools.pairwise(stops):
+            self._copied.setdefault((root, use.scope, made, wanted), []).append(self._time)
         array = self.assignment.route(use, available, step)
         array.end = max(array.end, self._time)
         return array

