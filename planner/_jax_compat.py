@@ -27,9 +27,9 @@ def as_written(source_info: Any) -> AbstractContextManager[Any]:
     return source_info_util.user_context(source_info.traceback, name_stack=stack)
 
 
-def source_line(eqn: jex_core.JaxprEqn) -> str:
-    """`train.py:41`, the user's line that made this equation; empty where JAX recorded none."""
-    frame = source_info_util.user_frame(eqn.source_info.traceback)
+def source_line(source_info: Any) -> str:
+    """`train.py:41`, the user's line that made an equation; empty where JAX recorded none."""
+    frame = source_info_util.user_frame(source_info.traceback)
     if frame is None:
         return ""
     return f"{os.path.basename(frame.file_name)}:{frame.start_line}"

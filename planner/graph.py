@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,6 +214,7 @@ class _Builder:
     def __init__(self) -> None:
         self.constants: dict[Value, Any] = {}
         self._constant_of: dict[int, Value] = {}
+        self._call: Any = None
 
     def body(self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Value, ...]) -> Body:
         ops: list[Op] = []
@@ -237,7 +239,8 @@ class _Builder:
             if eqn.primitive in INLINED:
                 inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
                 inner, inner_consts = _open(inner)
-                results = self.inline(inner, inner_consts, operands, ops, seen)
+                with self.called_from(eqn):
+                    results = self.inline(inner, inner_consts, operands, ops, seen)
             else:
                 results = self.append(eqn, operands, ops, seen)
             env.update(zip(eqn.outvars, results, strict=True))
@@ -249,21 +252,36 @@ class _Builder:
         key = _expression_key(eqn, operands)
         if key is not None and key in seen:
             return seen[key].results
+        with self.called_from(eqn):
+            bodies = tuple(self.fresh_body(*_open(inner)) for inner in _bodies(eqn))
+        source_info = self.written_at(eqn)
         op = Op(
             eqn.primitive,
             eqn.params,
             operands,
             tuple(_value(var.aval) for var in eqn.outvars),
-            source_line(eqn),
-            tuple(self.fresh_body(*_open(inner)) for inner in _bodies(eqn)),
+            source_line(source_info),
+            bodies,
             trip_count(eqn),
             bool(eqn.effects),
-            eqn.source_info,
+            source_info,
         )
         ops.append(op)
         if key is not None:
             seen[key] = op
         return op.results
+
+    @contextmanager
+    def called_from(self, call: jex_core.JaxprEqn) -> Iterator[None]:
+        """Within it, equations of a library's that know no line of the user's count as written at the call."""
+        outer = self._call
+        self._call = self.written_at(call)
+        yield
+        self._call = outer
+
+    def written_at(self, eqn: jex_core.JaxprEqn) -> Any:
+        info = eqn.source_info
+        return info if self._call is None or source_line(info) else info.replace(traceback=self._call.traceback)
 
     def constant(self, array: Any) -> Value:
         """One value per array object, wherever it is closed over."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -42,8 +43,12 @@ class Peak:
     largest: tuple[Allocation, ...]
 
 
-def peak(allocations: Sequence[Allocation]) -> Peak:
-    """The program point at which most is alive."""
+def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingProxyType({})) -> Peak:
+    """The program point at which most is alive.
+
+    Args:
+        lines: the user's line that is reached at a program point, ascending.
+    """
     if not allocations:
         return Peak(0.0, 0, "", ())
     last = max(allocation.end for allocation in allocations)
@@ -55,5 +60,5 @@ def peak(allocations: Sequence[Allocation]) -> Peak:
     time = int(live.argmax())
     alive = [allocation for allocation in allocations if allocation.start <= time <= allocation.end]
     alive.sort(key=lambda allocation: -allocation.nbytes)
-    born = [allocation for allocation in alive if allocation.start == time and allocation.source]
-    return Peak(float(live[time]), time, born[0].source if born else "", tuple(alive))
+    reached = [line for point, line in lines.items() if point <= time and line]
+    return Peak(float(live[time]), time, reached[-1] if reached else "", tuple(alive))

@@ -92,7 +92,7 @@ def predict(assignment: Assignment, donated: Sequence[bool]) -> Prediction:
     body = assignment.priced.graph.body
     walk.program(body, donated)
     communication = sum(collective.seconds for collective in walk.collectives)
-    highest = peak(walk.allocations())
+    highest = peak(walk.allocations(), walk.lines)
     return Prediction(
         walk.compute_seconds + communication,
         walk.compute_seconds,
@@ -119,6 +119,7 @@ class _Walk:
         self.sizes = dict(self.cost.axis_sizes)
         self.collectives: list[Collective] = []
         self.compute_seconds = 0.0
+        self.lines: dict[int, str] = {}
         self._arrays: list[_Array] = []
         self._at_home: dict[Value, _Array] = {}
         self._roots: dict[Value, Atom] = {}
@@ -171,6 +172,7 @@ class _Walk:
         copies: dict[Value, dict[Layout, _Array]] = {}
         for op in body.ops:
             self._time += 2
+            self.lines[self._time] = op.source
             if op.primitive in TRANSPARENT:
                 self._see_through(op, count)
                 continue
@@ -271,11 +273,11 @@ class _Walk:
             self._at_home[root].end = self._time
             return self._at_home[root]
         available = copies.setdefault(root, {self.assignment.home(root): self._at_home[root]})
-        source = "" if op is None else op.source
 
         def step(array: _Array, move: Step) -> _Array:
             array.end = max(array.end, self._time)
             nbytes = root.nbytes / move.shards
+            source = op.source if op is not None else array.source  # what leaves a body moves where it was made
             seconds = count * float(self.priced.resharder.seconds(move, nbytes))
             if move.kind != "slice":
                 seconds -= self._communicate(move.kind, move.axes, nbytes, count, source)
