@@ -243,12 +243,6 @@ def shifted(x: Array) -> Array:
     return jnp.block([[x, x], [jnp.pad(x, ((0, 0), (2, 2)), mode="reflect")[:, :32], x]])
 
 
-def called_back(x: Array) -> Array:
-    """What runs on the host sees the whole array."""
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.pure_callback(lambda x: np.sort(x, axis=None).reshape(x.shape), shape, x * ONE) + x
-
-
 def vmapped(x: Array, stack: Array) -> Array:
     return jax.vmap(lambda w: jnp.tanh(x @ w))(stack)
 
@@ -301,6 +295,5 @@ PROGRAMS: tuple[Case, ...] = (
     ),
     Case("rows updated", rows_updated, (X,)),
     Case("shifted", shifted, (X,)),
-    Case("called back", called_back, (X,)),
     Case("vmapped", vmapped, (X, STACK)),
 )

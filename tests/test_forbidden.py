@@ -1,7 +1,9 @@
-"""What XLA does wrongly is out of reach of every plan: windows that reach over a border, and Fourier transforms.
+"""What XLA does wrongly is out of reach of every plan: windows over borders, Fourier transforms, updates of one row.
 
 XLA's partitioner gives wrong numbers for the gradient of max pooling on a sharded dimension whose windows overlap, and
-aborts the process on a complex transform of a sharded last dimension with fewer elements per shard than shards.
+aborts the process on a complex transform of a sharded last dimension with fewer elements per shard than shards. Its
+simplifier adds up the starts of two slices and forgets that the second is clamped: a scatter with one index over a
+dimension that has just been sliced into shards writes wrong rows into the shards that the index is not in.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, Case, floats
-from forced import device_mesh, differences, priced_on, random_assignments, run_as_assigned
+from forced import described, device_mesh, differences, priced_on, random_assignments, run_as_assigned
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -132,3 +134,39 @@ def test_a_convolutions_borders_are_exchanged_rightly() -> None:
     for spec in (P(None, ("x", "y")), P(None, "x", "y"), P("x", "y")):
         planned = plan(fn, (image, kernel), MESH, in_specs=(spec, P()), out_specs=spec)
         assert not differences([planned.jit()(image, kernel)], [fn(image, kernel)])
+
+
+# Updates of one row
+
+UPDATES = {
+    "row": lambda x, i, u: x.at[i].set(u),
+    "row added": lambda x, i, u: x.at[i].add(u),
+    "row multiplied": lambda x, i, u: x.at[i].multiply(u),
+    "rows of one": lambda x, i, u: x.at[i[None]].set(u[None]),
+    "column": lambda x, i, u: x.at[:, i].set(u[:16]),
+    "element": lambda x, i, u: x.at[i, i].set(u[0]),
+    "of every row": lambda x, i, u: jax.vmap(lambda row: row.at[i].set(u[0]))(x),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_one_row_is_updated_rightly(name: str) -> None:
+    for row in (3, 15):
+        case = Case(name, UPDATES[name], (floats(16, 32), np.int32(row), floats(32) + 1))
+        assignments = random_assignments(priced_on(case, MESH), 12, name)
+        wanted = [jax.jit(case.fn)(*case.args)]
+        for assignment, found in zip(assignments, run_as_assigned(assignments, MESH, case.args).results, strict=True):
+            assert not differences(found, wanted), described(assignment)
+
+
+def test_the_bug_of_one_row_is_there() -> None:
+    """If this fails, XLA was mended, and one row may be updated in shards again (`planner/rules/indexing.py`)."""
+
+    def fn(x: jax.Array, i: jax.Array, u: jax.Array) -> jax.Array:
+        whole, split = (jax.NamedSharding(MESH, spec) for spec in (P(), P("y")))
+        x, i, u = jax.lax.with_sharding_constraint((x, i, u), whole)
+        x = jax.lax.with_sharding_constraint(x, split)
+        return jax.lax.with_sharding_constraint(x.at[i].set(u), split)
+
+    args = floats(16, 32), np.int32(3), floats(32) + 1
+    assert differences([jax.jit(fn)(*args)], [jax.jit(UPDATES["row"])(*args)])

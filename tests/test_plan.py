@@ -39,6 +39,7 @@ def layer_plan(mesh: Mesh = MESH) -> Plan:
     return plan(layer, (BIG, floats(256, 256)), mesh, in_specs=(P("x"), P(None, "y")))
 
 
+@pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
 def test_planned_programs_compute_the_same(case: Case) -> None:
     planned = plan(case.fn, case.args, MESH)

@@ -188,7 +188,7 @@ def test_compute_divides_by_the_devices() -> None:
     assert split.prediction.communication_seconds == 0
     flops = 2 * 8192**3
     device = preset("h100-dgx:1").device
-    assert split.prediction.compute_seconds == pytest.approx(flops / 8 / device.rate("float32"), rel=0.1)
+    assert split.prediction.compute_seconds == pytest.approx(flops / 8 / device.rate("float32"), rel=0.2)
     assert whole.prediction.step_seconds > split.prediction.step_seconds
 
 

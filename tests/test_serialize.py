@@ -27,6 +27,7 @@ def layer(params: dict[str, jax.Array], x: jax.Array) -> tuple[jax.Array, jax.Ar
     return y, y.sum()
 
 
+@pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
 @pytest.mark.parametrize("case", [case for case in PROGRAMS if not case.name.startswith("keys")], ids=lambda c: c.name)
 def test_read_back_it_is_the_same_plan(case: Case) -> None:
     written = plan(case.fn, case.args, MESH)
