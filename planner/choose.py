@@ -13,7 +13,7 @@ import numpy as np
 from planner.assignment import Assignment
 from planner.candidates import candidates
 from planner.decisions import Decisions
-from planner.errors import Infeasible, ReplicatedPrimitiveWarning, UnknownPrimitive
+from planner.errors import Infeasible, InvalidSpec, ReplicatedPrimitiveWarning, UnknownPrimitive
 from planner.graph import Graph
 from planner.limit import fit_memory
 from planner.mesh import MeshChoice
@@ -106,30 +106,46 @@ def best_choice(
 
     Raises:
         Infeasible: nothing fits the memory limit on any mesh.
+        InvalidSpec: what the user asked for goes on none of them.
     """
     deadline = time.perf_counter() + limits.seconds
     best: Choice | None = None
-    misfit: Infeasible | None = None
+    misfits: list[Infeasible | InvalidSpec] = []
+    floors = []  # for each mesh, what no plan on it costs less than, as far as that is proven
     for mesh in meshes:
         stages.enter(f"mesh {dict(mesh.cost.axis_sizes)}")
         left = max(0.0, deadline - time.perf_counter())
         if best is not None and not left:
-            return best if best.status == "baseline" else replace(best, status="feasible")
+            floors.append(0.0)
+            break
+        to_beat = math.inf if best is None else (1 - SIMPLER_MESH) * best.solution.cost
         try:
-            choice = choose(traced, graph, request, mesh, replace(limits, seconds=left))
-        except Infeasible as error:
-            misfit = error if misfit is None or error.smallest_limit_bytes < misfit.smallest_limit_bytes else misfit
+            choice = choose(traced, graph, request, mesh, replace(limits, seconds=left), to_beat)
+        except (Infeasible, InvalidSpec) as error:
+            misfits.append(error)
+            floors.append(0.0 if isinstance(error, Infeasible) else math.inf)
             continue
-        if best is None or choice.solution.cost < (1 - SIMPLER_MESH) * best.solution.cost:
+        if choice is None:
+            continue
+        floors.append(choice.solution.lower_bound)
+        if choice.solution.cost < to_beat:
             best = choice
     if best is None:
-        assert misfit is not None, "there is always a mesh to try"
-        raise misfit
-    return best
+        raise _least_misfit(misfits)
+    proven = min(floors) >= (1 - SIMPLER_MESH) * best.solution.cost
+    return best if proven or best.status != "optimal" else replace(best, status="feasible")
 
 
-def choose(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice, limits: Limits) -> Choice:
-    """The best assignment on one mesh.
+def _least_misfit(misfits: Sequence[Infeasible | InvalidSpec]) -> Infeasible | InvalidSpec:
+    """Why no mesh would do: the smallest limit that would, or what the user asked for that goes on no mesh."""
+    infeasible = [error for error in misfits if isinstance(error, Infeasible)]
+    return min(infeasible, key=lambda error: error.smallest_limit_bytes) if infeasible else misfits[-1]
+
+
+def choose(
+    traced: Traced, graph: Graph, request: Request, mesh: MeshChoice, limits: Limits, to_beat: float = math.inf
+) -> Choice | None:
+    """The best assignment on one mesh; None if its ops alone take no less than the seconds to beat.
 
     Raises:
         InvalidSpec: what the user asked for does not go on this mesh.
@@ -140,6 +156,8 @@ def choose(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice, lim
     priced = build(traced, graph, request, mesh)
     report_unruled(priced.decisions, limits.unknown)
     problem = tie(priced.problem, (*twins(priced.decisions), -1))
+    if sum(float(seconds.min()) for seconds in problem.costs) >= to_beat:
+        return None
     built = time.perf_counter()
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
     memory = limits.memory_bytes or default_memory_limit(mesh)

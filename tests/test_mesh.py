@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from cases import floats
 from forced import device_mesh
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from costmodel import CostModel, preset
-from planner import NoDevices, plan
+from planner import InvalidSpec, NoDevices, plan
 from planner.mesh import auto_mesh, mesh_choices
 
 ARGS = (jax.ShapeDtypeStruct((512, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32))
@@ -127,3 +127,12 @@ jax.config.update("jax_num_cpu_devices", 3)  # raises once a backend is up
 """
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
+
+
+def test_meshes_that_the_specs_do_not_go_on_are_passed_over() -> None:
+    args = (jax.ShapeDtypeStruct((64, 64), jnp.float32),)
+    planned = plan(lambda x: x * 2, args, "h100-dgx:1", in_specs=PartitionSpec("x", "y"))
+    assert tuple(planned.mesh.shape) == ("x", "y")
+    assert planned.status == "optimal"
+    with pytest.raises(InvalidSpec, match="names the mesh axis 'q'"):
+        plan(lambda x: x * 2, args, "h100-dgx:1", in_specs=PartitionSpec("q"))
