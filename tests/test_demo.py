@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from executor.race import Program, compile_programs, contenders, race
 from experiments import arguments
 from experiments.demo import COLUMNS, demo
-from executor.race import Program, compile_programs, contenders, race
 from experiments.results import conditions, keep, markdown
 from experiments.terminal import cell
 from experiments.workloads import Workload, workload
