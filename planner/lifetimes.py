@@ -6,14 +6,16 @@ those of a resharded copy from the node that made the value and the node that wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.decisions import REPLICATED, Home
-from planner.graph import Value
+from planner.graph import Op, Value
 from planner.layout import Layout, replicated, shard_elements
 from planner.price import Priced
+from planner.scratch import op_scratch_bytes, step_scratch_bytes
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,33 @@ class Stored:
     start: int
     end: int
 
+    @property
+    def name(self) -> str:
+        return f"memory of {self.value.name or 'a value'}"
+
     def follower(self, priced: Priced) -> Follower:
         nbytes = [_local_bytes(priced, self.value, layout) for layout in _layouts(priced, self.home, result=True)]
-        usage, state = np.unique(nbytes, return_inverse=True)
-        return Follower(usage, ((self.home.node, state[:, None] == np.arange(usage.size)),))
+        return _following(self.home.node, nbytes)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A value resharded from one home to another, between its first and its last use so."""
+    """A value resharded from one home to another, between its first and its last use so.
+
+    Attributes:
+        arriving: this is the moment before, when what gathers of it need beside is alive too.
+    """
 
     value: Value
     made: Home
     wanted: Home
     start: int
     end: int
+    arriving: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"memory of {self.value.name or 'a value'}, resharded"
 
     def follower(self, priced: Priced) -> Follower:
         """Its states are the layouts wanted, each with as many bytes as the way there takes from some source."""
@@ -60,8 +74,7 @@ class Copy:
         targets, target_of = _distinct(_layouts(priced, self.wanted, result=False))
         taken = np.array([[self._bytes_on_the_way(priced, source, target) for target in targets] for source in sources])
         if self.made.node == self.wanted.node:
-            usage, state = np.unique(taken[source_of, target_of], return_inverse=True)
-            return Follower(usage, ((self.made.node, state[:, None] == np.arange(usage.size)),))
+            return _following(self.made.node, taken[source_of, target_of].tolist())
         states = [(column, nbytes) for column in range(len(targets)) for nbytes in np.unique(taken[:, column])]
         target, usage = np.array([column for column, _ in states]), np.array([nbytes for _, nbytes in states])
         return Follower(
@@ -74,7 +87,38 @@ class Copy:
 
     def _bytes_on_the_way(self, priced: Priced, source: Layout, target: Layout) -> float:
         steps = priced.resharder.path(self.value.shape, self.value.itemsize, source, target)
-        return sum(_local_bytes(priced, self.value, step.layout) for step in steps)
+        sizes = [(step, _local_bytes(priced, self.value, step.layout)) for step in steps]
+        if not self.arriving:
+            return sum(nbytes for _, nbytes in sizes)
+        beside = [(nbytes, step_scratch_bytes(step, nbytes, priced.cost)) for step, nbytes in sizes]
+        return sum(nbytes + scratch for nbytes, scratch in beside if scratch)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What an op needs beside its operands and results, at one program point."""
+
+    op: Op
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start
+
+    @property
+    def name(self) -> str:
+        return f"scratch of {self.op.name}"
+
+    def follower(self, priced: Priced) -> Follower:
+        node, member = priced.decisions.members[self.op]
+        needed = [op_scratch_bytes(member, strategy, priced.cost) for strategy in priced.strategies[node]]
+        return _following(node, needed)
+
+
+def _following(node: int, needed: Sequence[float]) -> Follower:
+    """What takes as much as `needed` says for each strategy of one node."""
+    usage, state = np.unique(needed, return_inverse=True)
+    return Follower(usage, ((node, state[:, None] == np.arange(usage.size)),))
 
 
 def _layouts(priced: Priced, home: Home, result: bool) -> list[Layout]:
@@ -87,6 +131,9 @@ def _distinct(layouts: list[Layout]) -> tuple[list[Layout], list[int]]:
     """The layouts once each, and which of those each is."""
     numbers = {layout: number for number, layout in enumerate(dict.fromkeys(layouts))}
     return list(numbers), [numbers[layout] for layout in layouts]
+
+
+Lifetime = Stored | Copy | Scratch
 
 
 def _local_bytes(priced: Priced, value: Value, layout: Layout) -> float:

@@ -9,7 +9,7 @@ and solved again. Whatever was tried on the way counts, and the cheapest that fi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED
 from planner.errors import Infeasible
-from planner.lifetimes import Copy, Stored
+from planner.lifetimes import Lifetime
 from planner.memory import Peak
 from planner.predict import Prediction, lifetimes, predict
 from planner.price import Priced
@@ -62,45 +62,72 @@ def fit_memory(
     Raises:
         Infeasible: none was found; names the smallest peak that was, and what is alive there.
     """
-    priced = assignment.priced
-    stored = with_memory(problem, priced, lifetimes(assignment, donated))
-
-    def fit(picks: Sequence[int] | IntArray) -> Fit:
-        found = Assignment(priced, tuple(map(int, picks[: len(problem.costs)])))
-        return Fit(found, problem.evaluate(found.picks).cost, predict(found, donated))
-
-    tried = [fit(assignment.picks), *map(fit, starts.values())]
-    if unlimited.status != "start" or not _fitting(tried, limit):
-        _search(stored, fit, tried, limit, time.perf_counter() + max(1.0, time_limit))
-    if not _fitting(tried, limit):
-        raise _infeasible(min((each.prediction.peak for each in tried), key=lambda peak: peak.nbytes), limit)
-    best = min(_fitting(tried, limit), key=lambda each: each.cost)
+    search = _Search(problem, donated, limit, time.perf_counter() + max(1.0, time_limit))
+    for picks in (assignment.picks, *starts.values()):
+        search.fit(assignment.priced, picks)
+    if unlimited.status != "start" or not search.fitting:
+        search.run()
+    if not search.fitting:
+        raise _infeasible(min((each.prediction.peak for each in search.tried), key=lambda peak: peak.nbytes), limit)
+    best = min(search.fitting, key=lambda each: each.cost)
     return best.assignment, _solution(best, unlimited, starts), best.prediction
 
 
-def _search(stored: Problem, fit: Callable[[IntArray], Fit], tried: list[Fit], limit: float, deadline: float) -> None:
-    """Adds to what was tried, until something fits as well as the problem says it could."""
-    budget = limit
-    for _ in range(ATTEMPTS):
-        solution = solve(
-            replace(stored, usage_limit=max(0.0, budget)),
-            starts=[extend(stored, each.assignment.picks) for each in tried],
-            time_limit=max(0.1, (deadline - time.perf_counter()) / 2),
-        )
-        if solution.picks is None:
-            break
-        tried.append(fit(solution.picks))
-        over = tried[-1].prediction.peak_bytes - limit
-        if over <= 0:
-            break
-        budget -= over
-    if not _fitting(tried, limit):
-        _, lean = smallest_limit(stored, time_limit=max(1.0, deadline - time.perf_counter()))
-        tried.append(fit(lean))
+class _Search:
+    """What was tried, and how to go on from there."""
 
+    def __init__(self, problem: Problem, donated: Sequence[bool], limit: float, deadline: float):
+        self.tried: list[Fit] = []
+        self._problem, self._donated = problem, donated
+        self._limit, self._deadline = limit, deadline
 
-def _fitting(tried: Sequence[Fit], limit: float) -> list[Fit]:
-    return [each for each in tried if each.prediction.peak_bytes <= limit]
+    @property
+    def fitting(self) -> list[Fit]:
+        return [each for each in self.tried if each.prediction.peak_bytes <= self._limit]
+
+    @property
+    def _left_seconds(self) -> float:
+        return self._deadline - time.perf_counter()
+
+    def fit(self, priced: Priced, picks: Sequence[int] | IntArray) -> Fit:
+        found = Assignment(priced, tuple(map(int, picks[: len(self._problem.costs)])))
+        self.tried.append(Fit(found, self._problem.evaluate(found.picks).cost, predict(found, self._donated)))
+        return self.tried[-1]
+
+    def run(self) -> None:
+        """Looks around the best without a limit; if nothing fits there, around what needs least."""
+        self._cheapest_around(self.tried[0])
+        if not self.fitting:
+            leanest = self._leanest_around(self.tried[0])
+            if self.fitting:
+                self._cheapest_around(leanest)
+
+    def _cheapest_around(self, place: Fit) -> None:
+        stored, budget = self._with_memory(place), self._limit
+        for _ in range(ATTEMPTS):
+            solution = solve(
+                replace(stored, usage_limit=max(0.0, budget)),
+                starts=[extend(stored, each.assignment.picks) for each in self.tried],
+                time_limit=max(0.1, self._left_seconds / 2),
+            )
+            if solution.picks is None:
+                return
+            over = self.fit(place.assignment.priced, solution.picks).prediction.peak_bytes - self._limit
+            if over <= 0:
+                return
+            budget -= over
+
+    def _leanest_around(self, place: Fit) -> Fit:
+        for _ in range(ATTEMPTS):
+            _, picks = smallest_limit(self._with_memory(place), time_limit=max(1.0, self._left_seconds / 2))
+            found = self.fit(place.assignment.priced, picks)
+            if found.prediction.peak_bytes >= place.prediction.peak_bytes:
+                break
+            place = found
+        return place
+
+    def _with_memory(self, place: Fit) -> Problem:
+        return with_memory(self._problem, place.assignment.priced, lifetimes(place.assignment, self._donated))
 
 
 def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ...]]) -> Solution:
@@ -113,7 +140,7 @@ def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ..
     return replace(unlimited, picks=np.array(best.assignment.picks), cost=best.cost, status=status)
 
 
-def with_memory(problem: Problem, priced: Priced, live: Sequence[Stored | Copy]) -> Problem:
+def with_memory(problem: Problem, priced: Priced, live: Sequence[Lifetime]) -> Problem:
     """The problem with a node of no cost for each array in memory, which follows the nodes that lay it out."""
     costs, usages, intervals = list(problem.costs), list(problem.usages), list(problem.intervals)
     edges, names = list(problem.edges), list(problem.names)
@@ -127,7 +154,7 @@ def with_memory(problem: Problem, priced: Priced, live: Sequence[Stored | Copy])
         costs.append(np.zeros(follower.usage.size))
         usages.append(follower.usage)
         intervals.append((array.start, array.end + 1))
-        names.append(f"memory of {array.value.name or 'a value'}")
+        names.append(array.name)
     return Problem(tuple(costs), tuple(usages), tuple(intervals), tuple(edges), None, tuple(names), problem.name)
 
 

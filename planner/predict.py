@@ -17,10 +17,11 @@ from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
 from planner.layout import Layout, shard_count, shard_elements
-from planner.lifetimes import Copy, Stored
+from planner.lifetimes import Copy, Lifetime, Scratch, Stored
 from planner.memory import Allocation, Peak, peak
 from planner.opcost import compute_seconds, fused_seconds, inner_collectives, shard_counts, whole_seconds
 from planner.reshard import Step
+from planner.scratch import op_scratch_bytes, step_scratch_bytes
 from planner.work import UNFUSED, Work
 
 
@@ -103,7 +104,7 @@ def predict(assignment: Assignment, donated: Sequence[bool]) -> Prediction:
     )
 
 
-def lifetimes(assignment: Assignment, donated: Sequence[bool]) -> list[Stored | Copy]:
+def lifetimes(assignment: Assignment, donated: Sequence[bool]) -> list[Lifetime]:
     """What is in memory when; that hardly depends on the assignment."""
     walk = _Walk(assignment)
     walk.program(assignment.priced.graph.body, donated)
@@ -125,6 +126,7 @@ class _Walk:
         self._roots: dict[Value, Atom] = {}
         self._time = 0
         self._standing: list[_Array] = []
+        self._scratch: list[Scratch] = []
         self._copied: dict[tuple[Value, Body, Home, Home], list[int]] = {}
 
     def program(self, body: Body, donated: Sequence[bool]) -> None:
@@ -145,18 +147,22 @@ class _Walk:
     def allocations(self) -> list[Allocation]:
         return [Allocation(a.nbytes, a.start, a.end, a.name, a.source) for a in self._arrays if a.nbytes]
 
-    def lifetimes(self) -> list[Stored | Copy]:
+    def lifetimes(self) -> list[Lifetime]:
         stored = [
             Stored(value, self._home(value), array.start, array.end)
             for value, array in self._at_home.items()
             if array.nbytes and value not in self._roots
         ]
         copies = [
-            Copy(value, made, wanted, min(times), max(times))
+            copy
             for (value, _, made, wanted), times in self._copied.items()
+            for copy in (
+                Copy(value, made, wanted, min(times), max(times)),
+                Copy(value, made, wanted, min(times) - 1, min(times) - 1, arriving=True),
+            )
             if made != wanted
         ]
-        return [*stored, *copies]
+        return [*stored, *copies, *self._scratch]
 
     def _home(self, value: Value) -> Home:
         return self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
@@ -171,8 +177,8 @@ class _Walk:
         """Walks a body that runs `count` times; returns its outputs' arrays."""
         copies: dict[Value, dict[Layout, _Array]] = {}
         for op in body.ops:
-            self._time += 2
-            self.lines[self._time] = op.source
+            self._time += 3  # before it copies are made, after it results are reduced
+            self.lines[self._time - 1] = op.source
             if op.primitive in TRANSPARENT:
                 self._see_through(op, count)
                 continue
@@ -228,9 +234,18 @@ class _Walk:
             return
         self.compute_seconds += count * self._op_seconds(op, work)
         if op in self.decisions.members:
-            index, member = self.decisions.members[op]
-            for kind, axes, nbytes in inner_collectives(member, self.assignment.strategy(index), self.cost):
-                self._communicate(kind, axes, nbytes, count, op.source)
+            self._inside(op, count)
+
+    def _inside(self, op: Op, count: float) -> None:
+        """The collectives inside an op, and the memory that it takes while it runs."""
+        index, member = self.decisions.members[op]
+        strategy = self.assignment.strategy(index)
+        for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
+            self._communicate(kind, axes, nbytes, count, op.source)
+        time = self._time + bool(member.reduced)  # what is reduced over devices is where the result will be until then
+        self._scratch.append(Scratch(op, time))
+        nbytes = op_scratch_bytes(member, strategy, self.cost)
+        self._arrays.append(_Array(nbytes, time, time, f"scratch of {op.name}", op.source))
 
     def _op_seconds(self, op: Op, work: Work) -> float:
         if work.fused_into is not None:
@@ -282,7 +297,12 @@ class _Walk:
             if move.kind != "slice":
                 seconds -= self._communicate(move.kind, move.axes, nbytes, count, source)
             self.compute_seconds += seconds  # copies on the device
-            return self._make(root, move.layout, f"{move.kind} of {root.name or array.name}", source)
+            name = f"{move.kind} of {root.name or array.name}"
+            made = self._make(root, move.layout, name, source)
+            if scratch := step_scratch_bytes(move, made.nbytes, self.cost):
+                made.start -= 1
+                self._arrays.append(_Array(scratch, made.start, made.start, name, source))
+            return made
 
         stops = [self._home(root), *([use.view] if use.view else []), Home(use.node, use.dims)]
         for made, wanted in itertools.pairwise(stops):

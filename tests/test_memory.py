@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import Case
-from forced import priced_on
+from forced import device_mesh, priced_on
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
@@ -125,6 +125,30 @@ def test_a_gathered_copy_counts() -> None:
     found = peak_of(fn, (8192, 256), ARRAY, mesh=EIGHT, **specs)
     arguments_and_result = (8192 * 256 * 4 + MIB + 8192 * 1024 * 4) / 8
     assert found == pytest.approx(arguments_and_result + MIB)
+
+
+def pooled(x: jax.Array) -> jax.Array:
+    return jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME") ** 2)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "in_specs", "out_specs"),
+    [
+        (jnp.matmul, ((4096, 256), ARRAY), (P("x"), P(None, "x")), P("x")),
+        (jnp.matmul, (ARRAY, (1024, 512)), (P(None, "x"), P("x")), P()),
+        (jax.grad(pooled), ((16, 64, 64, 8),), P("x"), P("x")),
+    ],
+    ids=["strided gather", "partial sum", "pooling"],
+)
+def test_what_the_cpu_compiler_needs_beside(
+    fn: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], in_specs: Any, out_specs: Any
+) -> None:
+    """Gathers that arrive transposed, sums not yet reduced over devices, indices of windows."""
+    args = tuple(S(shape, jnp.float32) for shape in shapes)
+    planned = plan(fn, args, device_mesh(x=8), in_specs=in_specs, out_specs=out_specs)
+    found = planned.jit().lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert 0.9 * compiled <= planned.prediction.peak_bytes <= 1.1 * compiled
 
 
 def test_residuals_live_until_they_are_used() -> None:

@@ -1,0 +1,53 @@
+"""Memory that XLA's CPU compiler takes beside operands and results, as its buffer assignments show it.
+
+Other compilers reduce in place and need none of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from costmodel.model import MeshCost
+from planner.decisions import Member
+from planner.graph import Op, Value
+from planner.layout import shard_elements
+from planner.opcost import inner_collectives
+from planner.reshard import Step
+from planner.strategies import Strategy
+
+INDEX_BYTES = 4
+"""Of the positions within a window that the gradient of max pooling writes out."""
+
+
+def step_scratch_bytes(step: Step, nbytes: float, cost: MeshCost) -> float:
+    """Of one step of resharding to an array of `nbytes`: a strided all-gather arrives transposed and is copied."""
+    return nbytes if step.strided and cost.backend == "cpu" else 0.0
+
+
+def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
+    """Of an op: what it reduces locally exists until the all-reduce is through."""
+    if cost.backend != "cpu":
+        return 0.0
+    if member.op.name == "select_and_scatter_add":
+        return _window_gradient_bytes(member, strategy, cost)
+    partial = (nbytes for kind, _, nbytes in inner_collectives(member, strategy, cost) if kind == "all-reduce")
+    return max(partial, default=0.0)
+
+
+def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
+    """The gradient of max pooling: two padded copies of the operand, and the indices of both arrays per dimension."""
+    op = member.op
+    pooled, operand = (_local_elements(op, position, member, strategy, cost) for position in (0, 1))
+    whole = op.operands[1]
+    assert isinstance(whole, Value), "pooling is of arrays"
+    padded = math.prod(
+        1 + (low + high) / size for size, (low, high) in zip(whole.shape, op.params["padding"], strict=True)
+    )
+    indices = whole.rank * INDEX_BYTES
+    return operand * padded * (indices + 2 * whole.itemsize) + pooled * indices
+
+
+def _local_elements(op: Op, position: int, member: Member, strategy: Strategy, cost: MeshCost) -> int:
+    value = op.operands[position]
+    assert isinstance(value, Value), "pooling is of arrays"
+    return shard_elements(value.shape, strategy.layout(member.dims(member.rule.operands[position])), cost.axis_sizes)
