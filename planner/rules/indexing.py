@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,8 +80,8 @@ def _scatter(
 ) -> ShardingRule:
     """``v d, b _, b d -> v d``, the transpose of a gather.
 
-    Rows pass through: each device writes those that it has. The indices' dimensions are a reduction or stay
-    whole.
+    Rows pass through: each device writes those that it has, but for a single update, which XLA writes to a wrong
+    row too. The indices' dimensions are a reduction or stay whole.
     """
     table, indices, updates = operands
     numbers = dimension_numbers
@@ -101,13 +102,15 @@ def _scatter(
     )
     for axis in numbers.inserted_window_dims:
         table_dims[axis] = f"t{axis}"
+    updates_each = math.prod(indices.shape[int(factor[1:])] for factor in spread)
+    kept_whole = {f"t{axis}" for axis in numbers.inserted_window_dims} if updates_each == 1 else set()
     return ShardingRule.of(
         operands,
         results,
         [table_dims, index_dims, update_dims],
         [table_dims],
         reduce=spread if reduces else (),
-        replicate=() if reduces else spread,
+        replicate=kept_whole if reduces else spread | kept_whole,
     )
 
 
