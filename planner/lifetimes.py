@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from planner.decisions import REPLICATED, Home
 from planner.graph import Op, Value
 from planner.layout import Layout, replicated, shard_elements
 from planner.price import Priced
+from planner.reshard import Resharder
 from planner.scratch import op_scratch_bytes, step_scratch_bytes
 
 
@@ -72,7 +74,9 @@ class Copy:
         """Its states are the layouts wanted, each with as many bytes as the way there takes from some source."""
         sources, source_of = _distinct(_layouts(priced, self.made, result=True))
         targets, target_of = _distinct(_layouts(priced, self.wanted, result=False))
-        taken = np.array([[self._bytes_on_the_way(priced, source, target) for target in targets] for source in sources])
+        taken = _bytes_on_the_way(
+            priced.resharder, self.value.shape, self.value.itemsize, tuple(sources), tuple(targets), self.arriving
+        )
         if self.made.node == self.wanted.node:
             return _following(self.made.node, taken[source_of, target_of].tolist())
         states = [(column, nbytes) for column in range(len(targets)) for nbytes in np.unique(taken[:, column])]
@@ -84,14 +88,6 @@ class Copy:
                 (self.wanted.node, np.array(target_of)[:, None] == target),
             ),
         )
-
-    def _bytes_on_the_way(self, priced: Priced, source: Layout, target: Layout) -> float:
-        steps = priced.resharder.path(self.value.shape, self.value.itemsize, source, target)
-        sizes = [(step, _local_bytes(priced, self.value, step.layout)) for step in steps]
-        if not self.arriving:
-            return sum(nbytes for _, nbytes in sizes)
-        beside = [(nbytes, step_scratch_bytes(step, nbytes, priced.cost)) for step, nbytes in sizes]
-        return sum(nbytes + scratch for nbytes, scratch in beside if scratch)
 
 
 @dataclass(frozen=True)
@@ -138,3 +134,25 @@ Lifetime = Stored | Copy | Scratch
 
 def _local_bytes(priced: Priced, value: Value, layout: Layout) -> float:
     return float(shard_elements(value.shape, layout, priced.cost.axis_sizes) * value.itemsize)
+
+
+@lru_cache(maxsize=256)  # layers are alike
+def _bytes_on_the_way(
+    resharder: Resharder,
+    shape: tuple[int, ...],
+    itemsize: int,
+    sources: tuple[Layout, ...],
+    targets: tuple[Layout, ...],
+    arriving: bool,
+) -> np.ndarray:
+    """`[len(sources), len(targets)]` bytes per device of all that resharding makes; arriving, as in `Copy`."""
+
+    def taken(source: Layout, target: Layout) -> float:
+        total = 0.0
+        for step in resharder.path(shape, itemsize, source, target):
+            nbytes = shard_elements(shape, step.layout, resharder.cost.axis_sizes) * itemsize
+            scratch = step_scratch_bytes(step, nbytes, resharder.cost)
+            total += nbytes if not arriving else nbytes + scratch if scratch else 0.0
+        return total
+
+    return np.array([[taken(source, target) for target in targets] for source in sources])

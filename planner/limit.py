@@ -17,17 +17,20 @@ import numpy as np
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED
 from planner.errors import Infeasible
-from planner.lifetimes import Lifetime
+from planner.lifetimes import Lifetime, Stored
 from planner.memory import Peak
 from planner.predict import Prediction, lifetimes, predict
 from planner.price import Priced
-from planner.problem import Edge, IntArray, Problem
+from planner.problem import Edge, IntArray, Problem, ProblemError
 from planner.quantities import bytes_text
 from planner.solve import Solution, Status, smallest_limit, solve
 from planner.solve.incumbent import OPTIMAL_GAP
 
 ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
+
+PASSING = 0.01
+"""The part of the limit from which on a short-lived array is worth a node of the problem; fewer nodes solve faster."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +122,10 @@ class _Search:
 
     def _leanest_around(self, place: Fit) -> Fit:
         for _ in range(ATTEMPTS):
-            _, picks = smallest_limit(self._with_memory(place), time_limit=max(1.0, self._left_seconds / 2))
+            try:
+                _, picks = smallest_limit(self._with_memory(place), time_limit=max(1.0, self._left_seconds / 2))
+            except ProblemError:  # found nothing in the time
+                break
             found = self.fit(place.assignment.priced, picks)
             if found.prediction.peak_bytes >= place.prediction.peak_bytes:
                 break
@@ -127,7 +133,8 @@ class _Search:
         return place
 
     def _with_memory(self, place: Fit) -> Problem:
-        return with_memory(self._problem, place.assignment.priced, lifetimes(place.assignment, self._donated))
+        live = lifetimes(place.assignment, self._donated)
+        return with_memory(self._problem, place.assignment.priced, live, PASSING * self._limit)
 
 
 def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ...]]) -> Solution:
@@ -140,13 +147,17 @@ def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ..
     return replace(unlimited, picks=np.array(best.assignment.picks), cost=best.cost, status=status)
 
 
-def with_memory(problem: Problem, priced: Priced, live: Sequence[Lifetime]) -> Problem:
-    """The problem with a node of no cost for each array in memory, which follows the nodes that lay it out."""
+def with_memory(problem: Problem, priced: Priced, live: Sequence[Lifetime], passing: float) -> Problem:
+    """The problem with a node of no cost for each array in memory, which follows the nodes that lay it out.
+
+    Args:
+        passing: copies and scratch of no more bytes than this are left out.
+    """
     costs, usages, intervals = list(problem.costs), list(problem.usages), list(problem.intervals)
     edges, names = list(problem.edges), list(problem.names)
     for array in live:
         follower = array.follower(priced)
-        if not follower.usage.any():
+        if follower.usage.max() <= (0.0 if isinstance(array, Stored) else passing):
             continue
         for node, allowed in follower.links:
             tail = len(problem.costs) - 1 if node == REPLICATED else node
