@@ -21,7 +21,7 @@ from planner.lifetimes import Lifetime, Stored
 from planner.memory import Peak
 from planner.predict import Prediction, lifetimes, predict
 from planner.price import Priced
-from planner.problem import Edge, IntArray, Problem, ProblemError
+from planner.problem import Edge, IntArray, Problem
 from planner.quantities import bytes_text
 from planner.solve import Solution, Status, smallest_limit, solve
 from planner.solve.incumbent import OPTIMAL_GAP
@@ -101,7 +101,7 @@ class _Search:
         """Looks around the best without a limit; if nothing fits there, around what needs least."""
         self._cheapest_around(self.tried[0])
         if not self.fitting:
-            leanest = self._leanest_around(self.tried[0])
+            leanest = self._leanest_around(min(self.tried, key=lambda each: each.prediction.peak_bytes))
             if self.fitting:
                 self._cheapest_around(leanest)
 
@@ -122,10 +122,9 @@ class _Search:
 
     def _leanest_around(self, place: Fit) -> Fit:
         for _ in range(ATTEMPTS):
-            try:
-                _, picks = smallest_limit(self._with_memory(place), time_limit=max(1.0, self._left_seconds / 2))
-            except ProblemError:  # found nothing in the time
-                break
+            stored = self._with_memory(place)
+            start = extend(stored, place.assignment.picks)
+            _, picks = smallest_limit(stored, time_limit=max(1.0, self._left_seconds / 2), start=start)
             found = self.fit(place.assignment.priced, picks)
             if found.prediction.peak_bytes >= place.prediction.peak_bytes:
                 break

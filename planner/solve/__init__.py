@@ -97,10 +97,15 @@ def _solution(best: Incumbent) -> Solution:
     return Solution(best.picks, best.cost, lower_bound, status, best.clock.seconds, best.method)
 
 
-def smallest_limit(problem: Problem, time_limit: float = 10.0) -> tuple[float, IntArray]:
+def smallest_limit(
+    problem: Problem, time_limit: float = 10.0, start: Sequence[int] | IntArray | None = None
+) -> tuple[float, IntArray]:
     """The smallest usage limit that some assignment keeps, in bytes, and such an assignment.
 
     If the time does not suffice for the smallest, it is the smallest found: there is an assignment that keeps it.
+
+    Args:
+        start: an assignment of finite cost; with one, one is found in any time.
 
     Raises:
         ProblemError: no assignment has finite cost, whatever the limit, or none was found in the time.
@@ -110,7 +115,8 @@ def smallest_limit(problem: Problem, time_limit: float = 10.0) -> tuple[float, I
         reduction = shrink(_peak_only(problem), clock)
         folded = fold_chains(reduction.model)
         even = _priced_evenly(folded.model)
-        thrifty = close_gap_apart(even, None, lambda found: None, clock.part(RELAXED_TIME), seed=0)
+        known = None if start is None else folded.project(reduction.project(np.asarray(start, dtype=np.int64)))
+        thrifty = close_gap_apart(even, known, lambda found: None, clock.part(RELAXED_TIME), seed=0)
     except Impossible as error:
         raise ProblemError("no assignment has finite cost, whatever the limit; its edges forbid too much") from error
     if thrifty.picks is None or not math.isfinite(thrifty.cost):
