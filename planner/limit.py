@@ -30,7 +30,7 @@ ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
 
 PASSING = 0.01
-"""The part of the limit from which on a short-lived array is worth a node of the problem; fewer nodes solve faster."""
+"""A short-lived array of less than this part of the peak without a limit gets no node: fewer nodes solve faster."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,10 @@ class _Search:
         """Looks around the best without a limit; if nothing fits there, around what needs least."""
         self._cheapest_around(self.tried[0])
         if not self.fitting:
-            leanest = self._leanest_around(min(self.tried, key=lambda each: each.prediction.peak_bytes))
+            # From the same place whatever the limit, so that what is found for one is found for another.
+            leanest = self._leanest_around(self.tried[0])
+            if not self.fitting:
+                leanest = self._leanest_around(min(self.tried, key=lambda each: each.prediction.peak_bytes))
             if self.fitting:
                 self._cheapest_around(leanest)
 
@@ -131,9 +134,13 @@ class _Search:
             place = found
         return place
 
+    @property
+    def _unlimited_peak(self) -> float:
+        return self.tried[0].prediction.peak_bytes
+
     def _with_memory(self, place: Fit) -> Problem:
         live = lifetimes(place.assignment, self._donated)
-        return with_memory(self._problem, place.assignment.priced, live, PASSING * self._limit)
+        return with_memory(self._problem, place.assignment.priced, live, PASSING * self._unlimited_peak)
 
 
 def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ...]]) -> Solution:
