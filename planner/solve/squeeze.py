@@ -89,6 +89,7 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
     cheapest = np.array([costs.argmin() for costs in reduction.model.costs], dtype=np.int64)
     picks = cheapest if start is None else reduction.project(start)
     if clock.expired:
+        picks = reduction.lift(picks)
         return Outcome(picks, model.cost(picks), trivial_bound(model), "presolve")
     lower_bound = reduction.model.offset
     methods = {"presolve"}
