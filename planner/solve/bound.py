@@ -67,9 +67,7 @@ class Dual:
         self.unary = [costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)]
         self.lower: list[list[_Arc]] = [[] for _ in model.costs]
         self.upper: list[list[_Arc]] = [[] for _ in model.costs]
-        ceiling = _ceiling(model)
-        for (i, j), pair in model.pairs.items():
-            cost = np.minimum(pair, ceiling)  # differences of infinities are no numbers
+        for (i, j), cost in model.pairs.items():
             at_tail, at_head = np.zeros(cost.shape[0]), np.zeros(cost.shape[1])
             self.upper[i].append(_Arc(j, cost, at_tail, at_head))
             self.lower[j].append(_Arc(i, cost.T, at_head, at_tail))
@@ -95,8 +93,9 @@ class Dual:
             begun = clock.seconds
             if self.bounds and self.model.rows:
                 self._reprice(self.decode(), self.bounds[-1])
-            self._pass(cutoff, forward=True)
-            bound = self._pass(cutoff, forward=False)
+            with np.errstate(invalid="ignore"):  # where nothing is possible, infinities are subtracted
+                self._pass(cutoff, forward=True)
+                bound = self._pass(cutoff, forward=False)
             self.bounds.append(bound)
             self.lower_bound = max(self.lower_bound, bound)
             if self.steps.heard(bound, cutoff - bound):
@@ -199,12 +198,6 @@ class Dual:
             unary - _priced(load, self.prices) for unary, load in zip(self.unary, self.model.loads, strict=True)
         )
         return replace(self.model, costs=costs, pairs=pairs, prices=self.prices)
-
-
-def _ceiling(model: Model) -> float:
-    """More than any possible assignment costs, twice over."""
-    parts = (*model.costs, *model.pairs.values())
-    return 1.0 + 2.0 * sum(float(np.abs(part[np.isfinite(part)]).max(initial=0.0)) for part in parts)
 
 
 def _priced(load: Load, prices: FloatArray) -> FloatArray:
