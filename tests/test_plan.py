@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +17,11 @@ from forced import device_mesh, differences
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from programs import PROGRAMS, W, X, attention, custom_gradients, mlp_loss, scan_remat_loss
+from test_reshard import layouts_of
 
 from planner import Plan, plan
+from planner.layout import to_spec
+from planner.trace import trace
 
 P = PartitionSpec
 MESH = device_mesh(x=2, y=4)
@@ -331,6 +335,38 @@ def test_a_prefix_covers_what_is_below_it() -> None:
     assert planned.in_specs[0] == {"a": P("x"), "b": P("x")}
     assert planned.out_specs == {"a": P("y"), "b": P("y")}
     assert_same(planned.jit()(*args), fn(*args))
+
+
+def random_specs(avals: Sequence[jax.ShapeDtypeStruct], mesh: Mesh, generator: random.Random) -> list[Any]:
+    """For each array a spec that divides it, or None. Dimensions of no elements are not split, for nothing would be."""
+    sizes = dict(mesh.shape)
+    options = [sorted(set(layouts_of(aval.shape, sizes))) if 0 not in aval.shape else [] for aval in avals]
+    return [to_spec(generator.choice(some)) if some and generator.random() < 0.6 else None for some in options]
+
+
+@pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning", "ignore:Some donated buffers")
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_is_asked_for(seed: int) -> None:
+    """Random programs, meshes, specs and donation: the numbers are right, and what was given is kept."""
+    generator = random.Random(seed)
+    case, mesh = generator.choice(PROGRAMS), generator.choice((MESH, EXPLICIT, device_mesh(a=2, b=2, c=2)))
+    traced = trace(case.fn, case.args)
+    ins, outs = (random_specs(avals, mesh, generator) for avals in (traced.in_avals, traced.out_avals))
+    planned = plan(
+        case.fn,
+        case.args,
+        mesh,
+        in_specs=jax.tree.unflatten(traced.in_tree, ins),
+        out_specs=jax.tree.unflatten(traced.out_tree, outs),
+        donate_argnums=[argnum for argnum in range(len(case.args)) if generator.random() < 0.3],
+    )
+    result = planned.jit()(*map(jnp.array, case.args))
+    assert_same(result, jax.jit(case.fn)(*case.args))
+    for given, chosen in ((ins, planned.in_specs), (outs, planned.out_specs)):
+        found = jax.tree.leaves(chosen, is_leaf=lambda node: isinstance(node, P))
+        assert all(want in (None, have) for want, have in zip(given, found, strict=True))
+    for array, sharding in zip(jax.tree.leaves(result), jax.tree.leaves(planned.out_shardings), strict=True):
+        assert array.sharding.is_equivalent_to(sharding, array.ndim)
 
 
 @pytest.mark.parametrize("spec", [P("x", "y"), P(None, ("x", "y")), P("y", P.UNCONSTRAINED), P()])
