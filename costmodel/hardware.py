@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from costmodel.gemm import MatmulShape
 from costmodel.topology import Device, Link
 
 Shape = tuple[int, ...]
@@ -27,8 +28,11 @@ ICI_HOP_SECONDS, ICI_START_SECONDS = (
     1e-6,
     5e-6,
 )  # [B]: 1 µs a hop; an all-gather of 8 µs over 3 hops leaves 5 µs
-# XLA's own estimate for H100: large products run at 79 % of the peak, those of 2,048 rows at 76 %, of 512 rows at 67 %.
-GPU_HALF_RATE_SIZE = 85.0
+# Fitted to XLA's measurements on H100 [X] by `fit_matmul`; the launch is of the smallest product there.
+GPU_MATMUL = {
+    "bfloat16": MatmulShape(5.08e-6, 3.5e12, half_rate_size=14, half_rate_inner=186, half_rate_outputs=3.8e5),
+    "float32": MatmulShape(7.2e-6, 3.15e12, half_rate_size=171, half_rate_inner=94, half_rate_outputs=1.5e5),
+}
 TPU_LAUNCH_SECONDS = 1e-6  # not measured: an order of magnitude
 TPU_STREAM_SHARE = 0.83  # of the specified memory bandwidth [T]: a copy, 1,360 of 1,638 GB/s
 TPU_MATMUL_SHARE = 0.90  # of the specified rate [T]: 8192³, 827 of 918 TFLOP/s
@@ -62,7 +66,7 @@ class Gpu:
             self.specified_bytes_per_second * GPU_STREAM_SHARE,
             GPU_LAUNCH_SECONDS,
             self.transcendentals_per_second,
-            half_rate_size=GPU_HALF_RATE_SIZE,
+            matmul=GPU_MATMUL,
         )
 
     @property

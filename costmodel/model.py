@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from costmodel import profile
 from costmodel.collectives import KINDS, collective_seconds
-from costmodel.compute import roofline_seconds
+from costmodel.compute import matmul_seconds, roofline_seconds
 from costmodel.fit import CollectiveFit, fitted_seconds
 from costmodel.levels import Level, group_levels
 from costmodel.placement import Placement, Segment
@@ -86,6 +86,18 @@ class MeshCost:
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, transcendentals)
+
+    def matmul_seconds(
+        self,
+        dtype: str,
+        rows: ArrayLike,
+        inner: ArrayLike,
+        columns: ArrayLike,
+        batch: ArrayLike = 1.0,
+        nbytes: ArrayLike = 0.0,
+    ) -> np.ndarray:
+        """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
 
 
 @dataclass(frozen=True)

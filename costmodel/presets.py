@@ -125,6 +125,14 @@ def _shared(device: Device, crowd: float, wait: float, memory_bytes: float) -> D
         memory_bytes_per_second=device.memory_bytes_per_second / crowd,
         launch_seconds=device.launch_seconds * wait,
         transcendentals_per_second=None if special is None else special / crowd,
+        matmul={
+            dtype: replace(
+                shape,
+                launch_seconds=shape.launch_seconds * wait,
+                bytes_per_second=shape.bytes_per_second / crowd,
+            )
+            for dtype, shape in device.matmul.items()
+        },
     )
 
 

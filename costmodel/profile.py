@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
+from costmodel.gemm import MatmulShape
 from costmodel.topology import Backend, Device, Dim, Link, LinkKind, Topology
 
-FORMAT = 1
+FORMAT = 2
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -120,7 +121,7 @@ def _topology(record: _Record) -> Topology:
 
 
 def _device(record: _Record) -> Device:
-    rates = record.record("flops_per_second")
+    rates, shapes = record.record("flops_per_second"), record.record("matmul")
     if not rates.fields:
         raise ProfileError(f"{record.source}: {rates.place} is empty; at least one type's rate belongs there")
     known = record.fields.get("transcendentals_per_second") is not None
@@ -131,8 +132,18 @@ def _device(record: _Record) -> Device:
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
         transcendentals_per_second=record.number("transcendentals_per_second", 1) if known else None,
-        half_rate_size=record.number("half_rate_size", 0) if "half_rate_size" in record.fields else 0.0,
         vector_elements=record.number("vector_elements", 1) if "vector_elements" in record.fields else 1.0,
+        matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
+    )
+
+
+def _matmul_shape(record: _Record) -> MatmulShape:
+    return MatmulShape(
+        launch_seconds=record.number("launch_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
+        half_rate_size=record.number("half_rate_size"),
+        half_rate_inner=record.number("half_rate_inner"),
+        half_rate_outputs=record.number("half_rate_outputs"),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from costmodel.fit import CollectiveFit
+from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 
 LinkKind = Literal["bus", "switch", "torus", "network"]
@@ -45,7 +46,8 @@ class Device:
             together.
         launch_seconds: what one more op costs, however small.
         transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
-        half_rate_size: a matrix multiplication with one dimension of this size and large others runs at half the rate.
+        matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
+            listed goes by the nearest one that is, as its rate does.
         vector_elements: how many contiguous elements are summed at once; shorter runs waste the unit.
     """
 
@@ -55,8 +57,8 @@ class Device:
     memory_bytes_per_second: float
     launch_seconds: float
     transcendentals_per_second: float | None = None
-    half_rate_size: float = 0.0
     vector_elements: float = 1.0
+    matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that
@@ -65,11 +67,23 @@ class Device:
         >>> Device("d", {"float32": 1e12}, 1e9, 1e11, 1e-6).rate("float64")
         500000000000.0
         """
-        stand_ins = _STAND_INS.get(dtype, (("bfloat16" if dtype.startswith("float8") else "float32", 1.0),))
-        for name, multiple in ((dtype, 1.0), *stand_ins):
+        for name, multiple in _stand_ins(dtype):
             if name in self.flops_per_second:
                 return self.flops_per_second[name] * multiple
         return min(self.flops_per_second.values())
+
+    def matmul_shape(self, dtype: str) -> MatmulShape:
+        """How the time of a matrix multiplication depends on its sizes; where nothing was measured, by the roofline."""
+        for name, _ in _stand_ins(dtype):
+            if name in self.matmul:
+                return self.matmul[name]
+        return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:
+    """The type itself and those that may stand in for it, each with a multiple of its rate."""
+    nearest = "bfloat16" if dtype.startswith("float8") else "float32"
+    return ((dtype, 1.0), *_STAND_INS.get(dtype, ((nearest, 1.0),)))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
+from costmodel.gemm import MatmulShape
 from costmodel.presets import host_memory_bytes
 
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
@@ -202,15 +203,17 @@ def _per_step(short_seconds: float, long_seconds: float, length: int) -> float:
 
 
 def _device(devices: Sequence[jax.Device], seconds: Mapping[str, float]) -> Device:
+    memory_rate, half = 2 * STREAM_BYTES / seconds["memory"], HALF_RATE_SIZE[devices[0].platform]
+    shape = MatmulShape(seconds["launch"], memory_rate, half_rate_size=half, half_rate_inner=half)
     return Device(
         kind=devices[0].device_kind,
         flops_per_second={dtype: 2 * MATRIX_SIZE**3 / seconds[dtype] for dtype in ("float32", "bfloat16")},
         memory_bytes=_memory_bytes(devices),
-        memory_bytes_per_second=2 * STREAM_BYTES / seconds["memory"],
+        memory_bytes_per_second=memory_rate,
         launch_seconds=seconds["launch"],
         transcendentals_per_second=STREAM_BYTES // 4 / seconds["exp"],
-        half_rate_size=HALF_RATE_SIZE[devices[0].platform],
         vector_elements=max(1.0, SHORT_RUN * seconds[f"sum over {SHORT_RUN}"] / seconds[f"sum over {LONG_RUN}"]),
+        matmul=dict.fromkeys(("float32", "bfloat16"), shape),
     )
 
 
