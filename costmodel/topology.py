@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 
-LinkKind = Literal["bus", "switch", "torus", "network"]
+LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
 
 # Where a device does not list a type, the rate of the type it computes in instead, and that rate's multiple.
@@ -87,16 +87,36 @@ def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:
 
 
 @dataclass(frozen=True)
+class Eager:
+    """A second protocol of a link, for small messages: sooner off, slower on the way (NCCL's LL).
+
+    Attributes: as in `Link`, in whose place they stand.
+    """
+
+    start_seconds: float
+    latency_seconds: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
 class Link:
     """What joins the devices along one dimension of a topology.
 
     Attributes:
-        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "torus"
-            (neighbours only), or "network" (a switch between hosts).
+        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "mesh" (a wire
+            from each to each, among which a device's rate is split), "torus" (neighbours only), or "network"
+            (a switch between hosts).
         latency_seconds: one message to the next device.
         bytes_per_second: per device and direction, and on a torus per neighbour; of the whole bus for a bus.
+            A host's network cards are split evenly among its devices, whether each has its own rail or not,
+            since all groups of a mesh communicate at once.
         start_seconds: paid once by each collective, before anything moves.
         wrap: on a torus, whether the last device is a neighbour of the first.
+        staged: whether collectives finish on the dimensions inside before they cross this one, as XLA does
+            between TPU slices; else one ring runs through all devices, as NCCL's do.
+        copy_bytes_per_second: at which a device copies its own share to its place; None where that is free.
+        reduce_bytes_per_second: of an all-reduce that the switch itself adds up; None where it does not.
+        eager: the protocol for small messages; None where there is one protocol for all.
     """
 
     kind: LinkKind
@@ -104,15 +124,36 @@ class Link:
     bytes_per_second: float
     start_seconds: float = 0.0
     wrap: bool = False
+    staged: bool = False
+    copy_bytes_per_second: float | None = None
+    reduce_bytes_per_second: float | None = None
+    eager: Eager | None = None
+
+    def small(self) -> Link:
+        """The link as small messages see it."""
+        if self.eager is None:
+            return self
+        return replace(
+            self,
+            start_seconds=self.eager.start_seconds,
+            latency_seconds=self.eager.latency_seconds,
+            bytes_per_second=self.eager.bytes_per_second,
+            reduce_bytes_per_second=None,
+        )
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`."""
+    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`.
+
+    Attributes:
+        measured: by kind of collective, the link as it was measured for that kind, in place of `link`.
+    """
 
     name: str
     size: int
     link: Link
+    measured: Mapping[str, Link] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -173,7 +214,7 @@ class Topology:
         counts on a torus alone; meshes that differ by the names of their axes, or by exchanging equal
         dimensions, come once. Fewest axes first; the axes of each are sorted outermost first.
         """
-        keys = tuple((dim.size, dim.link) for dim in self.dims)
+        keys = tuple((dim.size, dim.link, *dim.measured.items()) for dim in self.dims)
         ordered = tuple(dim.link.kind == "torus" for dim in self.dims)
         return iter(all_placements(self.dim_sizes, keys, ordered, max_axes))
 
