@@ -22,14 +22,14 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
+from costmodel.cpus import host_memory_bytes
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulShape
-from costmodel.presets import host_memory_bytes
 
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
 MATRIX_SIZE = 512
 # Not measured here, since nothing but a skinny product would have to be in its loop. CPU: one core multiplied
-# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: as in `costmodel.hardware`.
+# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: an order of magnitude.
 HALF_RATE_SIZE = {"cpu": 6.0, "gpu": 85.0}
 ALL_TO_ALL_ROWS = 64
 SHORT_RUN, LONG_RUN = 4, 1024
