@@ -1,4 +1,4 @@
-"""The roofline: an op takes as long as the busiest of arithmetic, memory and special functions."""
+"""The roofline: an op takes as long as the busiest of arithmetic, memory and special functions; and matmul by shape."""
 
 from __future__ import annotations
 
@@ -29,17 +29,21 @@ def roofline_seconds(
     return np.maximum(seconds, np.asarray(transcendentals, dtype=float) / device.transcendentals_per_second)
 
 
-def matmul_efficiency(device: Device, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike) -> np.ndarray:
-    """The share of the device's rate that a matrix multiplication of these sizes reaches.
-
-    Each dimension costs as if it were larger by a fixed amount: what it takes to fill and drain the units.
+def matmul_seconds(
+    device: Device,
+    dtype: str,
+    rows: ArrayLike,
+    inner: ArrayLike,
+    columns: ArrayLike,
+    batch: ArrayLike = 1.0,
+    nbytes: ArrayLike = 0.0,
+) -> np.ndarray:
+    """Seconds of a matrix multiplication on one device, its launch included; formula and source in `costmodel.gemm`.
 
     Args:
+        dtype: numpy name of the type that is multiplied.
         rows, inner, columns: the sizes on one device; a convolution's rows are its output positions.
+        batch: how many products.
+        nbytes: of operands and results that go through this device's memory.
     """
-    half = device.half_rate_size
-    efficiency = np.ones(())
-    for size in (rows, inner, columns):
-        at_least_one = np.maximum(np.asarray(size, dtype=float), 1.0)
-        efficiency = efficiency * at_least_one / (at_least_one + half)
-    return efficiency
+    return device.matmul_shape(dtype).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel import profile
-from costmodel.collectives import KINDS, collective_seconds
-from costmodel.compute import roofline_seconds
+from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
+from costmodel.compute import matmul_seconds, roofline_seconds
 from costmodel.fit import CollectiveFit, fitted_seconds
-from costmodel.levels import Level, group_levels
+from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
 
@@ -26,13 +26,13 @@ class Group:
 
     Attributes:
         size: how many.
-        levels: their links.
+        levels: by kind of collective, their links, once for each protocol of theirs.
         fits: what was measured of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
     """
 
     size: int
-    levels: tuple[Level, ...]
+    levels: Mapping[str, tuple[Levels, ...]]
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
 
@@ -40,7 +40,7 @@ class Group:
         fits = [fit for fit in self.fits if fit.kind == kind]
         if fits and self.size > 1:
             return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices)
-        return collective_seconds(kind, self.levels, nbytes)
+        return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class MeshCost:
         """
         if unknown := [axis for axis in axes if axis not in self.axis_sizes]:
             raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
-        if kind not in KINDS:
-            raise ValueError(f"unknown collective {kind!r}; known are {', '.join(KINDS)}")
+        check_kind(kind)
         return self.groups[frozenset(axes)].seconds(kind, nbytes)
 
     def compute_seconds(
@@ -86,6 +85,18 @@ class MeshCost:
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, transcendentals)
+
+    def matmul_seconds(
+        self,
+        dtype: str,
+        rows: ArrayLike,
+        inner: ArrayLike,
+        columns: ArrayLike,
+        batch: ArrayLike = 1.0,
+        nbytes: ArrayLike = 0.0,
+    ) -> np.ndarray:
+        """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     innermost = len(topology.dims) - 1
     return Group(
         size=math.prod(segment.size for segment in segments),
-        levels=group_levels(topology, segments),
+        levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
         fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
     )

@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
-from costmodel.topology import Backend, Device, Dim, Link, LinkKind, Topology
+from costmodel.gemm import MatmulShape
+from costmodel.topology import Backend, Device, Dim, Eager, Link, LinkKind, Topology
 
-FORMAT = 1
+FORMAT = 2
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -67,6 +68,10 @@ class _Record:
             )
         return value
 
+    def optional_number(self, key: str, least: float = 0.0) -> float | None:
+        """A number, or None where there is null or nothing."""
+        return None if self.fields.get(key) is None else self.number(key, least)
+
     def text(self, key: str, choices: tuple[str, ...] = ()) -> Any:
         value = _checked(self.source, self._at(key), self._value(key), str)
         if choices and value not in choices:
@@ -111,7 +116,12 @@ def _topology(record: _Record) -> Topology:
         name=record.text("name"),
         device=_device(record.record("device")),
         dims=tuple(
-            Dim(d.text("name"), int(d.number("size", 2)), _link(d.record("link")))
+            Dim(
+                d.text("name"),
+                int(d.number("size", 2)),
+                _link(d.record("link")),
+                {kind: _link(links.record(kind)) for links in [d.record("measured")] for kind in links.fields},
+            )
             for d in record.records("dims")
         ),
         backend=record.text("backend", get_args(Backend)),
@@ -120,19 +130,28 @@ def _topology(record: _Record) -> Topology:
 
 
 def _device(record: _Record) -> Device:
-    rates = record.record("flops_per_second")
+    rates, shapes = record.record("flops_per_second"), record.record("matmul")
     if not rates.fields:
         raise ProfileError(f"{record.source}: {rates.place} is empty; at least one type's rate belongs there")
-    known = record.fields.get("transcendentals_per_second") is not None
     return Device(
         kind=record.text("kind"),
         flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
-        transcendentals_per_second=record.number("transcendentals_per_second", 1) if known else None,
-        half_rate_size=record.number("half_rate_size", 0) if "half_rate_size" in record.fields else 0.0,
+        transcendentals_per_second=record.optional_number("transcendentals_per_second", 1),
         vector_elements=record.number("vector_elements", 1) if "vector_elements" in record.fields else 1.0,
+        matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
+    )
+
+
+def _matmul_shape(record: _Record) -> MatmulShape:
+    return MatmulShape(
+        launch_seconds=record.number("launch_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
+        half_rate_size=record.number("half_rate_size"),
+        half_rate_inner=record.number("half_rate_inner"),
+        half_rate_outputs=record.number("half_rate_outputs"),
     )
 
 
@@ -143,6 +162,18 @@ def _link(record: _Record) -> Link:
         bytes_per_second=record.number("bytes_per_second", 1),
         start_seconds=record.number("start_seconds"),
         wrap=record.flag("wrap"),
+        staged=record.flag("staged"),
+        copy_bytes_per_second=record.optional_number("copy_bytes_per_second", 1),
+        reduce_bytes_per_second=record.optional_number("reduce_bytes_per_second", 1),
+        eager=None if record.fields.get("eager") is None else _eager(record.record("eager")),
+    )
+
+
+def _eager(record: _Record) -> Eager:
+    return Eager(
+        start_seconds=record.number("start_seconds"),
+        latency_seconds=record.number("latency_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
     )
 
 

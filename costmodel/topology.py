@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from costmodel.fit import CollectiveFit
+from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 
-LinkKind = Literal["bus", "switch", "torus", "network"]
+LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
 
 # Where a device does not list a type, the rate of the type it computes in instead, and that rate's multiple.
@@ -45,7 +46,8 @@ class Device:
             together.
         launch_seconds: what one more op costs, however small.
         transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
-        half_rate_size: a matrix multiplication with one dimension of this size and large others runs at half the rate.
+        matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
+            listed goes by the nearest one that is, as its rate does.
         vector_elements: how many contiguous elements are summed at once; shorter runs waste the unit.
     """
 
@@ -55,8 +57,8 @@ class Device:
     memory_bytes_per_second: float
     launch_seconds: float
     transcendentals_per_second: float | None = None
-    half_rate_size: float = 0.0
     vector_elements: float = 1.0
+    matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that
@@ -65,11 +67,35 @@ class Device:
         >>> Device("d", {"float32": 1e12}, 1e9, 1e11, 1e-6).rate("float64")
         500000000000.0
         """
-        stand_ins = _STAND_INS.get(dtype, (("bfloat16" if dtype.startswith("float8") else "float32", 1.0),))
-        for name, multiple in ((dtype, 1.0), *stand_ins):
+        for name, multiple in _stand_ins(dtype):
             if name in self.flops_per_second:
                 return self.flops_per_second[name] * multiple
         return min(self.flops_per_second.values())
+
+    def matmul_shape(self, dtype: str) -> MatmulShape:
+        """How the time of a matrix multiplication depends on its sizes; where nothing was measured, by the roofline."""
+        for name, _ in _stand_ins(dtype):
+            if name in self.matmul:
+                return self.matmul[name]
+        return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:
+    """The type itself and those that may stand in for it, each with a multiple of its rate."""
+    nearest = "bfloat16" if dtype.startswith("float8") else "float32"
+    return ((dtype, 1.0), *_STAND_INS.get(dtype, ((nearest, 1.0),)))
+
+
+@dataclass(frozen=True)
+class Eager:
+    """A second protocol of a link, for small messages: sooner off, slower on the way (NCCL's LL).
+
+    Attributes: as in `Link`, in whose place they stand.
+    """
+
+    start_seconds: float
+    latency_seconds: float
+    bytes_per_second: float
 
 
 @dataclass(frozen=True)
@@ -77,12 +103,20 @@ class Link:
     """What joins the devices along one dimension of a topology.
 
     Attributes:
-        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "torus"
-            (neighbours only), or "network" (a switch between hosts).
+        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "mesh" (a wire
+            from each to each, among which a device's rate is split), "torus" (neighbours only), or "network"
+            (a switch between hosts).
         latency_seconds: one message to the next device.
         bytes_per_second: per device and direction, and on a torus per neighbour; of the whole bus for a bus.
+            A host's network cards are split evenly among its devices, whether each has its own rail or not,
+            since all groups of a mesh communicate at once.
         start_seconds: paid once by each collective, before anything moves.
         wrap: on a torus, whether the last device is a neighbour of the first.
+        staged: whether collectives finish on the dimensions inside before they cross this one, as XLA does
+            between TPU slices; else one ring runs through all devices, as NCCL's do.
+        copy_bytes_per_second: at which a device copies its own share to its place; None where that is free.
+        reduce_bytes_per_second: of an all-reduce that the switch itself adds up; None where it does not.
+        eager: the protocol for small messages; None where there is one protocol for all.
     """
 
     kind: LinkKind
@@ -90,15 +124,36 @@ class Link:
     bytes_per_second: float
     start_seconds: float = 0.0
     wrap: bool = False
+    staged: bool = False
+    copy_bytes_per_second: float | None = None
+    reduce_bytes_per_second: float | None = None
+    eager: Eager | None = None
+
+    def small(self) -> Link:
+        """The link as small messages see it."""
+        if self.eager is None:
+            return self
+        return replace(
+            self,
+            start_seconds=self.eager.start_seconds,
+            latency_seconds=self.eager.latency_seconds,
+            bytes_per_second=self.eager.bytes_per_second,
+            reduce_bytes_per_second=None,
+        )
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`."""
+    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`.
+
+    Attributes:
+        measured: by kind of collective, the link as it was measured for that kind, in place of `link`.
+    """
 
     name: str
     size: int
     link: Link
+    measured: Mapping[str, Link] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -159,7 +214,7 @@ class Topology:
         counts on a torus alone; meshes that differ by the names of their axes, or by exchanging equal
         dimensions, come once. Fewest axes first; the axes of each are sorted outermost first.
         """
-        keys = tuple((dim.size, dim.link) for dim in self.dims)
+        keys = tuple((dim.size, dim.link, *dim.measured.items()) for dim in self.dims)
         ordered = tuple(dim.link.kind == "torus" for dim in self.dims)
         return iter(all_placements(self.dim_sizes, keys, ordered, max_axes))
 

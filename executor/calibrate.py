@@ -22,13 +22,14 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
+from costmodel.cpus import host_memory_bytes
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
-from costmodel.presets import host_memory_bytes
+from costmodel.gemm import MatmulShape
 
 COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
 MATRIX_SIZE = 512
 # Not measured here, since nothing but a skinny product would have to be in its loop. CPU: one core multiplied
-# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: as in `costmodel.hardware`.
+# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: an order of magnitude.
 HALF_RATE_SIZE = {"cpu": 6.0, "gpu": 85.0}
 ALL_TO_ALL_ROWS = 64
 SHORT_RUN, LONG_RUN = 4, 1024
@@ -202,15 +203,17 @@ def _per_step(short_seconds: float, long_seconds: float, length: int) -> float:
 
 
 def _device(devices: Sequence[jax.Device], seconds: Mapping[str, float]) -> Device:
+    memory_rate, half = 2 * STREAM_BYTES / seconds["memory"], HALF_RATE_SIZE[devices[0].platform]
+    shape = MatmulShape(seconds["launch"], memory_rate, half_rate_size=half, half_rate_inner=half)
     return Device(
         kind=devices[0].device_kind,
         flops_per_second={dtype: 2 * MATRIX_SIZE**3 / seconds[dtype] for dtype in ("float32", "bfloat16")},
         memory_bytes=_memory_bytes(devices),
-        memory_bytes_per_second=2 * STREAM_BYTES / seconds["memory"],
+        memory_bytes_per_second=memory_rate,
         launch_seconds=seconds["launch"],
         transcendentals_per_second=STREAM_BYTES // 4 / seconds["exp"],
-        half_rate_size=HALF_RATE_SIZE[devices[0].platform],
         vector_elements=max(1.0, SHORT_RUN * seconds[f"sum over {SHORT_RUN}"] / seconds[f"sum over {LONG_RUN}"]),
+        matmul=dict.fromkeys(("float32", "bfloat16"), shape),
     )
 
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costmodel.compute import matmul_efficiency
 from costmodel.model import MeshCost
 from planner.decisions import Member
 from planner.graph import Op, Value
 from planner.layout import Layout, shard_count
 from planner.strategies import Dims, Strategy
 from planner.work import Work
+
+Amount = float | np.ndarray
+"""One for all strategies, or `[S]`, one for each."""
 
 
 def shard_counts(strategies: Sequence[Strategy], sizes: Mapping[str, int]) -> np.ndarray:
@@ -34,15 +36,14 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
     for position in work.writes:
         moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
-    flops = work.flops / shards
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
-        flops = flops / matmul_efficiency(cost.device, rows, inner, columns)
+        return _matmul_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
     if work.run is not None:
         minor = list(member.dims(rule.operands[0])[-1])
         moved = moved * np.maximum(1.0, cost.device.vector_elements * counts[:, minor].prod(axis=1) / work.run)
-    seconds = cost.compute_seconds(flops, moved, work.dtype, work.transcendentals / shards)
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, work.transcendentals / shards)
     return seconds + _launch_seconds(cost, work)
 
 
@@ -55,8 +56,24 @@ def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
+    if work.matmul is not None:
+        return float(_matmul_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
     seconds = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.transcendentals)
     return float(seconds) + _launch_seconds(cost, work)
+
+
+def _matmul_seconds(
+    cost: MeshCost,
+    work: Work,
+    rows: Amount,
+    inner: Amount,
+    columns: Amount,
+    flops: Amount,
+    nbytes: Amount,
+) -> np.ndarray:
+    """Seconds of a contraction of these sizes, as many of them as make the flops."""
+    batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
+    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

@@ -55,7 +55,7 @@ def broken(path: Sequence[str | int], value: object) -> str:
     ("path", "value", "message"),
     [
         (["topology"], None, "mine.json: topology is missing"),
-        (["format"], 99, "mine.json: format 99, but this version reads 1"),
+        (["format"], 99, "mine.json: format 99, but this version reads 2"),
         (
             ["topology", "device", "memory_bytes"],
             "much",
