@@ -57,14 +57,13 @@ def host_memory_bytes(fallback: float) -> float:
 
 def _shared(device: Device, crowd: float, wait: float, memory_bytes: float) -> Device:
     """The device where `crowd` times as many share the rates, and `wait` times as many wait for a core."""
-    special = device.transcendentals_per_second
     return replace(
         device,
         flops_per_second={dtype: rate / crowd for dtype, rate in device.flops_per_second.items()},
         memory_bytes=memory_bytes,
         memory_bytes_per_second=device.memory_bytes_per_second / crowd,
         launch_seconds=device.launch_seconds * wait,
-        transcendentals_per_second=None if special is None else special / crowd,
+        element_seconds={name: seconds * crowd for name, seconds in device.element_seconds.items()},
         matmul={
             dtype: replace(
                 shape,

@@ -39,27 +39,43 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
-        return _matmul_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
-    if work.run is not None:
-        minor = list(member.dims(rule.operands[0])[-1])
-        moved = moved * np.maximum(1.0, cost.device.vector_elements * counts[:, minor].prod(axis=1) / work.run)
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, work.transcendentals / shards)
+        seconds = _matmul_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
+        for position in work.rearranged:
+            nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+            seconds = seconds + _rearrange_seconds(cost, op, position, nbytes)
+        return seconds
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, _divided(work.elements, shards))
     return seconds + _launch_seconds(cost, work)
 
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
     return cost.compute_seconds(
-        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, work.transcendentals / shards
+        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards)
     )
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:
-        return float(_matmul_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
-    seconds = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.transcendentals)
-    return float(seconds) + _launch_seconds(cost, work)
+        seconds = float(_matmul_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
+        for position in work.rearranged:
+            atom = op.operands[position]
+            seconds += float(_rearrange_seconds(cost, op, position, atom.nbytes if isinstance(atom, Value) else 0.0))
+        return seconds
+    total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements)
+    return float(total) + _launch_seconds(cost, work)
+
+
+def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, np.ndarray]:
+    return {name: count / shards for name, count in elements.items()}
+
+
+def _rearrange_seconds(cost: MeshCost, op: Op, position: int, nbytes: Amount) -> np.ndarray:
+    """Seconds of copying an operand into another order."""
+    atom = op.operands[position]
+    count = np.asarray(nbytes) / (atom.itemsize if isinstance(atom, Value) else 1)
+    return cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32", {"rearrange": count})
 
 
 def _matmul_seconds(

@@ -145,12 +145,15 @@ def write(assignment: Assignment) -> Written:
 
 
 class _Lines:
-    """The instructions of one body on the way, and in which layouts each value is there."""
+    """Instructions on the way, and what the next of them wants in another layout than it was made in."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.copies: dict[Value, dict[Layout, Array]] = {}
         self.wanted: list[tuple[Value, Body, Home, Home]] = []
+
+
+Copies = dict[Value, dict[Layout, Array]]
+"""In which layouts each value is there in one body; calls that are seen through have bodies of their own."""
 
 
 class _Writer:
@@ -202,6 +205,7 @@ class _Writer:
 
     def run(self, body: Body, count: float, lines: _Lines) -> list[Array | None]:
         """Writes a body that runs `count` times; returns its outputs."""
+        copies: Copies = {}
         for op in body.ops:
             if op.primitive in TRANSPARENT:
                 (inner,) = op.bodies
@@ -210,7 +214,7 @@ class _Writer:
                 self.roots.update(zip(op.results, inner.outputs, strict=True))
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
-            fetched = [self.fetch(a, use, lines, count, op) for a, use in zip(op.operands, uses, strict=True)]
+            fetched = [self.fetch(a, use, copies, lines, count, op) for a, use in zip(op.operands, uses, strict=True)]
             if op.bodies:
                 self.loop(op, fetched, count, lines)
             elif op.name in NAMES_ONLY and fetched[0] is not None:
@@ -218,7 +222,7 @@ class _Writer:
             else:
                 self.compute(op, [array for array in fetched if array is not None], count, lines)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
-        return [self.fetch(a, use, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
+        return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
 
     def compute(self, op: Op, operands: Sequence[Array], count: float, lines: _Lines) -> None:
         """An op, followed by the collectives that reduce its results."""
@@ -329,7 +333,9 @@ class _Writer:
         index, member = self.decisions.members[op]
         return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
 
-    def fetch(self, atom: Atom, use: Use | None, lines: _Lines, count: float, op: Op | None) -> Array | None:
+    def fetch(
+        self, atom: Atom, use: Use | None, copies: Copies, lines: _Lines, count: float, op: Op | None
+    ) -> Array | None:
         """The array that an operand is read from, after the instructions that bring it into the layout wanted."""
         root = atom
         while isinstance(root, Value) and root in self.roots:
@@ -338,7 +344,7 @@ class _Writer:
             return None
         if use is None:
             return self.arrays[root]
-        available = lines.copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
+        available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
         source = op.source if op is not None else self.arrays[root].source  # what leaves a body moves where it was made
 
         def step(array: Array, move: Step) -> Array:

@@ -8,21 +8,30 @@ is resharded; here nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
 from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
+from planner.rearrange import rearranged
 
-TRANSCENDENTAL = frozenset(
-    {
-        "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "pow", "erf",
-        "erfc", "erf_inv", "rsqrt", "sqrt", "cbrt", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh",
-        "asin", "acos", "atan", "lgamma", "digamma",
-    }
-)  # fmt: skip
+CLASSES: Mapping[str, str] = {
+    **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), "exponential"),
+    **dict.fromkeys(("sin", "cos", "rsqrt", "erf_inv", "asin", "acos", "atan"), "sine"),
+    **dict.fromkeys(("pow", "tan", "atan2", "cbrt", "lgamma", "digamma", "rem"), "power"),
+    **dict.fromkeys(("transpose", "rev"), "rearrange"),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), "scatter"),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "cumulative"),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), "window"),
+    **dict.fromkeys(("select_and_scatter", "select_and_scatter_add"), "window gradient"),
+    **dict.fromkeys(("random_bits", "threefry2x32"), "random"),
+    **dict.fromkeys(("sort", "top_k"), "sort"),
+    "gather": "gather",
+}
+"""The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,41 +40,62 @@ class Work:
 
     Attributes:
         flops: floating-point operations (a multiply-add is two).
-        transcendentals: elements that go through an exponential, a root, a sine.
+        elements: by class, how many elements it works on in a way that takes more than moving them.
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
-        run: for a reduction, the size of the operand's minor dimension; or None.
+        rearranged: positions of operands that are copied into another order first.
         fused_into: the op of another node in whose loop this one runs, on no more than is needed there; or None.
     """
 
     flops: float
-    transcendentals: float
+    elements: Mapping[str, float]
     dtype: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     matmul: tuple[float, float, float] | None
-    run: float | None
+    rearranged: tuple[int, ...]
     fused_into: Op | None
 
 
 def flops(op: Op) -> float:
     """Floating-point operations of the whole op."""
-    elements = math.prod(op.results[0].shape) if op.results else 0
+    made = math.prod(op.results[0].shape) if op.results else 0
     match op.name:
         case "dot_general":
             (contracted, _), _ = op.params["dimension_numbers"]
-            return 2.0 * elements * math.prod(aval_of(op.operands[0]).shape[dim] for dim in contracted)
+            return 2.0 * made * math.prod(aval_of(op.operands[0]).shape[dim] for dim in contracted)
         case "conv_general_dilated":
             kernel = aval_of(op.operands[1]).shape
             out_features = kernel[op.params["dimension_numbers"].rhs_spec[0]]
-            return 2.0 * elements * math.prod(kernel) / out_features
-        case "reduce_window_sum" | "reduce_window_max" | "reduce_window_min":
-            return float(elements * math.prod(op.params["window_dimensions"]))
+            return 2.0 * made * math.prod(kernel) / out_features
+    return float(max([made, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0))
+
+
+def elements(op: Op) -> Mapping[str, float]:
+    """By class, how many elements an op works on; of a window all under it, of a sort all comparisons."""
+    if not op.operands or not op.results:
+        return {}
+    operand, made = aval_of(op.operands[0]).shape, math.prod(op.results[0].shape)
+    if op.name in REDUCTIONS or op.name in ("argmax", "argmin"):
+        rows = len(operand) - 1 in op.params["axes"]
+        return {"sum along rows" if rows else "sum along columns": float(math.prod(operand))}
+    name = CLASSES.get(op.name)
+    match name:
+        case None:
+            return {}
+        case "window":
+            return {name: float(made * math.prod(op.params["window_dimensions"]))}
+        case "window gradient":
+            return {name: float(math.prod(operand) * math.prod(op.params["window_dimensions"]))}
         case "sort":
-            return float(elements * max(1.0, math.log2(max(2, aval_of(op.operands[0]).shape[op.params["dimension"]]))))
-    largest = max([elements, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0)
-    return float(largest)
+            length = operand[op.params["dimension"] if op.name == "sort" else -1]
+            return {name: math.prod(operand) * math.log2(max(2, length))}
+        case "scatter":
+            return {name: float(math.prod(aval_of(op.operands[2]).shape))}
+        case "cumulative":
+            return {name: float(math.prod(operand))}
+    return {name: float(made)}
 
 
 def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, Work]:
@@ -87,12 +117,12 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
             root = line.ops[inside[index]] if index in inside else None
             found[op] = Work(
                 flops(op),
-                float(math.prod(op.results[0].shape) if op.name in TRANSCENDENTAL else 0),
+                elements(op),
                 _dtype(op),
                 tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions)),
                 tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else (),
                 matmul_sizes(op),
-                float(shape[-1]) if (shape := _reduced_shape(op)) else None,
+                rearranged(op) if backend == "cpu" else (),
                 root if index not in roots and root and _elsewhere(op, root, decisions) else None,
             )
     return found
@@ -175,10 +205,6 @@ def _elements(op: Op) -> int:
 
 def _is_constant(atom: Atom, decisions: Decisions) -> bool:
     return not isinstance(atom, Value) or atom in decisions.constant
-
-
-def _reduced_shape(op: Op) -> Sequence[int]:
-    return aval_of(op.operands[0]).shape if op.name in REDUCTIONS else ()
 
 
 def _elsewhere(op: Op, root: Op, decisions: Decisions) -> bool:
