@@ -114,6 +114,8 @@ class Link:
         wrap: on a torus, whether the last device is a neighbour of the first.
         staged: whether collectives finish on the dimensions inside before they cross this one, as XLA does
             between TPU slices; else one ring runs through all devices, as NCCL's do.
+        wire_bytes_per_second: on a mesh, of one wire, where a part of the devices has but one from each to
+            each and all of them have more between them; None where the rate is split evenly.
         copy_bytes_per_second: at which a device copies its own share to its place; None where that is free.
         reduce_bytes_per_second: of an all-reduce that the switch itself adds up; None where it does not.
         eager: the protocol for small messages; None where there is one protocol for all.
@@ -125,6 +127,7 @@ class Link:
     start_seconds: float = 0.0
     wrap: bool = False
     staged: bool = False
+    wire_bytes_per_second: float | None = None
     copy_bytes_per_second: float | None = None
     reduce_bytes_per_second: float | None = None
     eager: Eager | None = None

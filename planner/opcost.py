@@ -14,6 +14,9 @@ from planner.layout import Layout, shard_count
 from planner.strategies import Dims, Strategy
 from planner.work import Work
 
+NO_KERNEL = frozenset({"sharding_constraint"})
+"""What compilers leave no trace of but the resharding that it asks for."""
+
 Amount = float | np.ndarray
 """One for all strategies, or `[S]`, one for each."""
 
@@ -30,6 +33,8 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         counts: `[S, factors]` shards of each factor of its node.
     """
     op, rule = member.op, member.rule
+    if op.name in NO_KERNEL:
+        return np.zeros(len(counts))
     shards = counts[:, list(member.factors)].prod(axis=1)
     moved = np.zeros(len(counts))
     for position in work.reads:
@@ -49,6 +54,8 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
+    if op.name in NO_KERNEL:
+        return np.zeros(np.shape(shards))
     return cost.compute_seconds(
         work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, work.transcendentals / shards
     )
@@ -56,6 +63,8 @@ def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
+    if op.name in NO_KERNEL:
+        return 0.0
     if work.matmul is not None:
         return float(_matmul_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
     seconds = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.transcendentals)

@@ -22,7 +22,7 @@ from planner.memory import Allocation, Peak, peak
 from planner.opcost import compute_seconds, fused_seconds, inner_collectives, shard_counts, whole_seconds
 from planner.reshard import Step
 from planner.scratch import op_scratch_bytes, step_scratch_bytes
-from planner.work import UNFUSED, Work
+from planner.work import Work, unfused
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Collective:
         bytes: per device, of its larger side.
         axes: the mesh axes that it runs over.
         count: how often it happens in one call.
-        seconds: all of them together.
+        seconds: what all of them together add to the step; less than they take where some hides behind computation.
         source: the user's line that needs it.
     """
 
@@ -53,7 +53,7 @@ class Prediction:
     Attributes:
         step_seconds: compute and communication together.
         compute_seconds: the ops' share, on each device.
-        communication_seconds: the collectives' share.
+        communication_seconds: the collectives' share, as far as it does not hide behind computation.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -226,7 +226,7 @@ class _Walk:
             array = self._make(value, self.assignment.home(value), op.name, op.source)
             if work is None or position not in work.writes:
                 array.nbytes = 0.0
-            elif op.name not in UNFUSED and any(other and other.nbytes == array.nbytes for other in operands):
+            elif not unfused(op) and any(other and other.nbytes == array.nbytes for other in operands):
                 # An elementwise op works in place: its result comes to life after an operand that ends here is gone.
                 array.start = array.end = self._time + 1
             self._at_home[value] = array
@@ -266,7 +266,7 @@ class _Walk:
 
     def _communicate(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> float:
         """Notes a collective; returns its seconds."""
-        seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
+        seconds = count * float(self.cost.exposed_seconds(kind, axes, nbytes))
         self.collectives.append(Collective(kind, nbytes, axes, count, seconds, source))
         return seconds
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from planner.decisions import REPLICATED, Decisions
 from planner.graph import TRANSPARENT, Atom, Graph, Op, Value, aval_of
+from planner.rules import kernel_flops
 
 UNFUSED = frozenset(
     {
@@ -65,6 +66,8 @@ class Work:
 def flops(op: Op) -> float:
     """Floating-point operations of the whole op."""
     elements = math.prod(op.results[0].shape) if op.results else 0
+    if (own := kernel_flops(op.primitive)) is not None:
+        return float(own([aval_of(atom) for atom in op.operands], [aval_of(atom) for atom in op.results], **op.params))
     match op.name:
         case "dot_general":
             (contracted, _), _ = op.params["dimension_numbers"]
@@ -159,8 +162,13 @@ def stored_values(graph: Graph, decisions: Decisions, readers: Mapping[Value, li
     return frozenset(stored - decisions.constant)
 
 
+def unfused(op: Op) -> bool:
+    """Whether an op starts and ends a fused loop: on every backend, or as a kernel of the user's."""
+    return op.name in UNFUSED or kernel_flops(op.primitive) is not None
+
+
 def _ends_loop(op: Op) -> bool:
-    return (bool(op.bodies) and op.primitive not in TRANSPARENT) or op.name in UNFUSED
+    return (bool(op.bodies) and op.primitive not in TRANSPARENT) or unfused(op)
 
 
 def _fused_into(op: Op, decisions: Decisions, readers: Mapping[Value, list[Op]], stored: frozenset[Value]) -> Op | None:

@@ -33,7 +33,7 @@ def test_a_fit_wants_three_sizes() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_profile_reads_back_equal(name: str) -> None:
-    model = CostModel(preset(name), overlap=0.25, measured_on={"cores": 2})
+    model = CostModel(preset(name), overlap={"all-gather": 0.25}, measured_on={"cores": 2})
     assert CostModel.from_json(model.to_json()) == model
     assert hash(CostModel.from_json(model.to_json())) == hash(model)
 
@@ -54,6 +54,8 @@ def broken(path: Sequence[str | int], value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        (["overlap"], {"all-gather": 1.5}, "overlap.all-gather is 1.5; a number from 0 to 1 belongs there"),
+        (["overlap"], 0.5, "overlap is 0.5; an object belongs there"),
         (["topology"], None, "mine.json: topology is missing"),
         (["format"], 99, "mine.json: format 99, but this version reads 2"),
         (
