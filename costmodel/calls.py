@@ -1,9 +1,9 @@
-"""What calling a compiled program takes, whatever it computes: handing over arrays, and memory fresh from the system."""
+"""What calling a compiled program takes, whatever it computes: handing over arrays, and fresh memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class CallCost:
     result_seconds: float = 0.0
     fetch_seconds_per_byte: float = 0.0
     fetch_from_bytes: float = 2.0**25
+
+    def scaled(self, wait: float) -> CallCost:
+        """The same where all of it takes `wait` times as long."""
+        seconds = {name: wait * getattr(self, name) for name in self.__dataclass_fields__ if "seconds" in name}
+        return replace(self, **seconds)
 
     def seconds(self, arguments: int, results: int, allocations: Iterable[float]) -> float:
         """Of one call.

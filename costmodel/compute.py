@@ -30,8 +30,8 @@ def roofline_seconds(
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
     memory = np.asarray(nbytes, dtype=float) / device.memory_bytes_per_second
-    beside = (device.element_seconds.get(name, 0.0) * np.asarray(count, dtype=float) for name, count in elements.items())
-    return np.maximum(arithmetic, memory) + sum(beside)
+    beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
+    return np.maximum(arithmetic, memory) + beside
 
 
 def matmul_seconds(

@@ -25,6 +25,7 @@ LAUNCH_SECONDS = 1.5e-6  # [B, quiz 1.7]: an addition of 64 Ki floats in JAX on 
 STREAM_SHARE = 0.94  # of the specified memory bandwidth [B, quiz 1.7]: a large addition on H100
 NETWORK_SHARE = 0.96  # of the specified bandwidth of a network card [N]: 48 of 50 GB/s
 TCP_SHARE = 0.8  # the same over Ethernet and TCP [V]: 10 of 12.5 GB/s
+LANES = 128  # float32 units of a multiprocessor [B, quiz 1.1]
 SPECIAL_A_CLOCK = 16  # exponentials and their like a clock and multiprocessor: CUDA C++ Programming Guide
 
 
@@ -37,7 +38,7 @@ class Gpu:
         specified: FLOP/s by dtype, dense.
         achieved: the same as measured in large products.
         memory_bytes, memory_bytes_per_second: as specified.
-        multiprocessors, clock: for special functions.
+        multiprocessors, clock: for special functions and what is done a lane at a time.
         per_host: how many GPUs one host (or rack) joins by NVLink.
         nvlink_bytes_per_second: per GPU and direction, as specified; and what NCCL's rings reach of it.
         reduce_bytes_per_second: of an all-reduce that the switch adds up, as measured; None where it cannot.
@@ -62,6 +63,11 @@ class Gpu:
     wired: bool = False
     profile: str | None = None
 
+    @property
+    def lanes(self) -> int:
+        """Units that do one float32 operation a clock."""
+        return self.multiprocessors * LANES
+
     def device(self, specified: bool = False) -> Device:
         """One GPU; as specified, it has no launches and reaches what its data sheet says."""
         if specified:
@@ -73,7 +79,7 @@ class Gpu:
             self.memory_bytes,
             stream,
             LAUNCH_SECONDS,
-            self.multiprocessors * SPECIAL_A_CLOCK * self.clock,
+            dict.fromkeys(("exponential", "sine", "power"), 1 / (self.multiprocessors * SPECIAL_A_CLOCK * self.clock)),
             matmul=dict.fromkeys(("bfloat16", "float32"), self._shape(stream)),
         )
 
@@ -105,16 +111,19 @@ class Gpu:
         """One dimension behind a switch.
 
         Without one, halves of four: of a GPU's six wires four go to the three others in its half, two to one in the
-        other half.
+        other half. Those side by side or two apart have one wire, those across the square two (nvidia-smi topo -m).
         """
         if not self.wired:
             return (Dim("gpu", per_host, link),)
         wire = link.bytes_per_second / 6
         within = min(4, per_host)
-        rates = {"half": 2 * wire, "gpu": 4 / 3 * wire * (within - 1)}
+        rates = {"half": 2 * wire, "gpu": wire * (within - 1) if within < 4 else 4 * wire}
+        wires = {"half": 2 * wire, "gpu": wire}
         sizes = {"half": per_host // within, "gpu": within}
         return tuple(
-            Dim(name, size, replace(link, bytes_per_second=rates[name])) for name, size in sizes.items() if size > 1
+            Dim(name, size, replace(link, bytes_per_second=rates[name], wire_bytes_per_second=wires[name]))
+            for name, size in sizes.items()
+            if size > 1
         )
 
 
@@ -152,8 +161,8 @@ H100 = Gpu(
     clock=1.755e9,  # [S]
     per_host=8,
     nvlink_bytes_per_second=450e9,  # [S]
-    ring_bytes_per_second=345e9,  # [N]
-    reduce_bytes_per_second=230e9,  # [X]
+    ring_bytes_per_second=367e9,  # [X]
+    reduce_bytes_per_second=270e9,  # [N]
     network_bytes_per_second=50e9,  # [S]: a 400 Gbit/s card each
     profile="h100-dgx.json",
 )  # fmt: skip

@@ -94,9 +94,10 @@ def _level(dim: Dim, part: Segment) -> Level:
         case "torus":
             return _ring(dim, part)
         case "mesh":  # a wire to each other device of the dimension
-            rate = dim.link.bytes_per_second / (dim.size - 1)
-            level = _switched(dim.link, part.size, rate * (part.size - 1))
-            return replace(level, permute_bytes_per_second=rate, exchange_seconds_per_byte=1 / part.size / rate)
+            wire = dim.link.wire_bytes_per_second or dim.link.bytes_per_second / (dim.size - 1)
+            whole = part.size == dim.size
+            level = _switched(dim.link, part.size, dim.link.bytes_per_second if whole else wire * (part.size - 1))
+            return replace(level, permute_bytes_per_second=wire, exchange_seconds_per_byte=1 / part.size / wire)
         case "bus":
             return _switched(dim.link, part.size, dim.link.bytes_per_second / dim.size)
         case _:

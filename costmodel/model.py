@@ -54,8 +54,8 @@ class MeshCost:
         backend: "cpu", "gpu" or "tpu".
         reduce_scatters: whether the compiler's partitioner makes reduce-scatters; on CPU it makes all-reduces
             instead.
-        overlap: the share of communication, 0 to 1, that hides behind computation where there is enough of
-            it.
+        overlap: by kind of collective, the share of its time, 0 to 1, that hides behind computation; 0 where
+            there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
     """
 
@@ -63,7 +63,7 @@ class MeshCost:
     device: Device
     backend: Backend
     reduce_scatters: bool
-    overlap: float
+    overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
 
     def collective_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
@@ -80,6 +80,23 @@ class MeshCost:
             raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
         check_kind(kind)
         return self.groups[frozenset(axes)].seconds(kind, nbytes)
+
+    def exposed_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
+        """What a collective adds to a step: its seconds, less the share that hides behind computation.
+
+        The share is a measured factor by kind, whatever stands beside a collective; so the sum over a program
+        remains a sum over its parts, which a solver can take. It presumes that there is enough to compute.
+        Arguments and errors as in `collective_seconds`.
+        """
+        return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
+
+    def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
+        """Seconds of one collective of no bytes."""
+        return float(self.collective_seconds(kind, axes, 0.0))
+
+    def bandwidth_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
+        """Seconds of one collective less those of none of its bytes: what the links' bandwidth takes."""
+        return self.collective_seconds(kind, axes, nbytes) - self.latency_seconds(kind, axes)
 
     def compute_seconds(
         self,
@@ -110,12 +127,13 @@ class CostModel:
 
     Attributes:
         topology: devices and links.
-        overlap: share of communication that hides behind computation; 0 unless it was measured.
+        overlap: by kind of collective, the share of its time that hides behind computation; 0 unless it was
+            measured. On CPU nothing does: the cores that would compute are those that copy.
         measured_on: what the figures were taken on, empty for published ones.
     """
 
     topology: Topology
-    overlap: float = 0.0
+    overlap: Mapping[str, float] = field(default_factory=dict, hash=False)
     measured_on: Mapping[str, str | int | float] = field(default_factory=dict, hash=False)
 
     def on(

@@ -9,27 +9,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from costmodel.calls import CallCost
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
-from costmodel.topology import Backend, Device, Dim, Eager, Link, LinkKind, Topology
+from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
 
-FORMAT = 2
+FORMAT = 3
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
 
-def dump(topology: Topology, overlap: float, measured_on: Mapping[str, str | int | float]) -> str:
+def dump(topology: Topology, overlap: Mapping[str, float], measured_on: Mapping[str, str | int | float]) -> str:
     record = {
         "format": FORMAT,
         "measured_on": dict(measured_on),
-        "overlap": overlap,
+        "overlap": dict(overlap),
         "topology": asdict(topology),
     }
     return json.dumps(record, indent=1, default=dict) + "\n"
 
 
-def load(text: str, source: str) -> tuple[Topology, float, dict[str, str | int | float]]:
+def load(text: str, source: str) -> tuple[Topology, dict[str, float], dict[str, str | int | float]]:
     """The arguments of a `CostModel`. Raises: ProfileError."""
     try:
         record = json.loads(text)
@@ -40,7 +41,9 @@ def load(text: str, source: str) -> tuple[Topology, float, dict[str, str | int |
     root = _Record(source, "", _checked(source, "the profile", record, dict))
     if (version := root.number("format")) != FORMAT:
         raise ProfileError(f"{source}: format {version:g}, but this version reads {FORMAT}: calibrate anew")
-    return _topology(root.record("topology")), root.number("overlap"), root.record("measured_on").fields
+    hidden = root.record("overlap")
+    overlap = {kind: hidden.number(kind, most=1.0) for kind in hidden.fields}
+    return _topology(root.record("topology")), overlap, root.record("measured_on").fields
 
 
 def read_text(path: str | Path) -> str:
@@ -60,11 +63,13 @@ class _Record:
     place: str
     fields: dict[str, Any]
 
-    def number(self, key: str, least: float = 0.0) -> float:
+    def number(self, key: str, least: float = 0.0, most: float = math.inf) -> float:
         value = self._value(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not fits or not least <= value <= most:
+            upto = "" if most == math.inf else f" to {most:g}"
             raise ProfileError(
-                f"{self.source}: {self._at(key)} is {value!r}; a number from {least:g} belongs there"
+                f"{self.source}: {self._at(key)} is {value!r}; a number from {least:g}{upto} belongs there"
             )
         return value
 
@@ -176,6 +181,7 @@ def _link(record: _Record) -> Link:
         start_seconds=record.number("start_seconds"),
         wrap=record.flag("wrap"),
         staged=record.flag("staged"),
+        wire_bytes_per_second=record.optional_number("wire_bytes_per_second", 1),
         copy_bytes_per_second=record.optional_number("copy_bytes_per_second", 1),
         reduce_bytes_per_second=record.optional_number("reduce_bytes_per_second", 1),
         eager=None if record.fields.get("eager") is None else _eager(record.record("eager")),

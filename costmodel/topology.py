@@ -69,8 +69,27 @@ class Device:
     launch_seconds: float
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     convolution_slowdown: float = 1.0
-    call: CallCost = CallCost()
+    call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+
+    def scaled(self, speed: float, wait: float) -> Device:
+        """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
+        return replace(
+            self,
+            flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
+            memory_bytes_per_second=self.memory_bytes_per_second * speed,
+            launch_seconds=self.launch_seconds * wait,
+            element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
+            call=self.call.scaled(wait),
+            matmul={
+                dtype: replace(
+                    shape,
+                    launch_seconds=shape.launch_seconds * wait,
+                    bytes_per_second=shape.bytes_per_second * speed,
+                )
+                for dtype, shape in self.matmul.items()
+            },
+        )
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that
@@ -126,6 +145,8 @@ class Link:
         wrap: on a torus, whether the last device is a neighbour of the first.
         staged: whether collectives finish on the dimensions inside before they cross this one, as XLA does
             between TPU slices; else one ring runs through all devices, as NCCL's do.
+        wire_bytes_per_second: on a mesh, of one wire, where a part of the devices has but one from each to
+            each and all of them have more between them; None where the rate is split evenly.
         copy_bytes_per_second: at which a device copies its own share to its place; None where that is free.
         reduce_bytes_per_second: of an all-reduce that the switch itself adds up; None where it does not.
         eager: the protocol for small messages; None where there is one protocol for all.
@@ -137,6 +158,7 @@ class Link:
     start_seconds: float = 0.0
     wrap: bool = False
     staged: bool = False
+    wire_bytes_per_second: float | None = None
     copy_bytes_per_second: float | None = None
     reduce_bytes_per_second: float | None = None
     eager: Eager | None = None

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ LAUNCH_SECONDS = 1e-6  # not measured: an order of magnitude
 STREAM_SHARE = 0.83  # of the specified memory bandwidth [T]: a copy on v6e, 1,360 of 1,638 GB/s
 MATMUL_SHARE = 0.90  # of the specified rate [T]: 8192³ on v6e, 827 of 918 TFLOP/s
 LINK_SHARE = 0.9  # of the specified rate of an ICI link [B]: 45 of 50 GB/s
+LANES = 4 * 8 * 128  # float32 units of a core's vector processor [B, "GPUs", quiz 1.1]
+PCIE_BYTES_PER_SECOND = 16e9  # of a chip, from its host [B, "TPUs"]
 # Cubes of 128 to 32,768 in bfloat16 on tpu7x [T], fitted by `fit_matmul` to 4 % but for 2,048 (15 %).
 HALF_RATE_SIZE, HALF_RATE_INNER, HALF_RATE_OUTPUTS, MATMUL_LAUNCH_SECONDS = 17.0, 75.0, 1.1e5, 1.5e-6
 
@@ -40,6 +43,7 @@ class Tpu:
         pod_shape: the largest slice.
         wraps: from a slice's shape, which of its dimensions close to rings.
         cores: how many devices JAX sees in a chip; they share its memory bandwidth and links.
+        tensor_cores: how many cores a chip has, be they one device together or several.
     """
 
     device_kind: str
@@ -54,6 +58,20 @@ class Tpu:
     pod_shape: Shape
     wraps: Callable[[Shape], tuple[bool, ...]]
     cores: int = 1
+    tensor_cores: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """Units of its vector processors, each doing one float32 operation a clock."""
+        return self.tensor_cores * LANES
+
+    @property
+    def pod_chips(self) -> int:
+        return math.prod(self.pod_shape)
+
+    @property
+    def pod_hosts(self) -> int:
+        return self.pod_chips // math.prod(self.host_shape)
 
     def device(self, specified: bool = False) -> Device:
         """What JAX calls a device; as specified, it has no launches and reaches what its data sheet says."""
@@ -104,6 +122,7 @@ TPUS: Mapping[str, Tpu] = {
         host_shape=(2, 2, 1),  # [B]
         pod_shape=(16, 16, 16),  # [S]
         wraps=_cube_rings,
+        tensor_cores=2,  # [S]
     ),
     "v5e": Tpu(
         device_kind="TPU v5 lite",
@@ -130,6 +149,7 @@ TPUS: Mapping[str, Tpu] = {
         host_shape=(2, 2, 1),  # [B]
         pod_shape=(16, 20, 28),  # [S]
         wraps=_cube_rings,
+        tensor_cores=2,  # [S]
     ),
     "v6e": Tpu(
         device_kind="TPU v6 lite",
@@ -157,5 +177,6 @@ TPUS: Mapping[str, Tpu] = {
         pod_shape=(16, 24, 24),  # [S]: 9,216 chips
         wraps=_cube_rings,
         cores=2,  # [S]
+        tensor_cores=2,  # [S]
     ),
 }

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from costmodel.topology import Backend
 from planner.graph import Op, aval_of
+from planner.rules.elementwise import ELEMENTWISE
 
 
 class Traits(NamedTuple):
@@ -49,18 +50,7 @@ LIBRARY = Traits()
 SLICE = Traits(loops=True, takes=True, costly=False, reuses=True, moves=True)
 """Taking a device's own part of an array."""
 
-UNFUSED = frozenset(
-    {
-        "dot_general", "ragged_dot_general", "conv_general_dilated", "scatter", "scatter-add",
-        "scatter_mul", "scatter_min", "scatter_max", "sort", "top_k", "fft", "cholesky", "lu",
-        "householder_product", "eigh", "svd", "triangular_solve", "cumsum", "cumprod", "cummax", "cummin",
-        "cumlogsumexp", "reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min",
-        "select_and_scatter_add", "random_bits", "threefry2x32", "custom_call", "scan", "while", "cond",
-    }
-)  # fmt: skip
-"""Ops that are kernels of their own on every backend."""
-
-NAMES_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "sharding_constraint", "copy"})
+NAMES_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "sharding_constraint", "copy", "name", "stop_gradient"})
 """Ops after which the same memory holds the same elements."""
 
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
@@ -82,6 +72,9 @@ COSTLY = frozenset(
 
 MOVES = frozenset({"transpose", "rev", "slice", "pad", "concatenate", "dynamic_update_slice", "gather"})
 
+LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"})
+"""Ops that are computed element by element; all others are calls of a library."""
+
 MOST_JOINED, LEAST_JOINED_ROW_BYTES, LEAST_JOINED_BYTES = 8, 64, 2048
 """A concatenation is a kernel of its own if it joins more arrays than that, or joins at least so much row by row."""
 
@@ -92,19 +85,17 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     Args:
         elements: of its first operand, on one device.
     """
-    if op.name in UNFUSED or op.bodies or op.effects or not op.results:
-        return LIBRARY
-    if len(op.results) > 1 or op.name in ("argmax", "argmin"):  # pairs: they can end a loop but not be inside one
+    if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
         return Traits(takes=True)
     if op.name in REDUCTIONS:
         single = str(op.results[0].dtype) == "float32"
         if backend == "cpu" and single and op.name in LIBRARY_REDUCTIONS and elements >= LIBRARY_ELEMENTS:
             return Traits(takes=True, moves=True, sums=True)
         return Traits(loops=True, takes=True, moves=True)
-    if op.name == "concatenate" and _joined_apart(op):
-        return LIBRARY
     if op.name == "dynamic_slice":
         return SLICE
+    if op.name not in LOOPS or len(op.results) != 1 or op.effects or (op.name == "concatenate" and _joined_apart(op)):
+        return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)

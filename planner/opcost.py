@@ -39,7 +39,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
-        seconds = _matmul_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
+        seconds = _product_seconds(cost, op, work, rows, inner, columns, work.flops / shards, moved)
         for position in work.rearranged:
             nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
             seconds = seconds + _rearrange_seconds(cost, op, position, nbytes)
@@ -58,7 +58,7 @@ def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:
-        seconds = float(_matmul_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
+        seconds = float(_product_seconds(cost, op, work, *work.matmul, work.flops, _bytes_moved(op, work)))
         for position in work.rearranged:
             atom = op.operands[position]
             seconds += float(_rearrange_seconds(cost, op, position, atom.nbytes if isinstance(atom, Value) else 0.0))
@@ -78,8 +78,9 @@ def _rearrange_seconds(cost: MeshCost, op: Op, position: int, nbytes: Amount) ->
     return cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32", {"rearrange": count})
 
 
-def _matmul_seconds(
+def _product_seconds(
     cost: MeshCost,
+    op: Op,
     work: Work,
     rows: Amount,
     inner: Amount,
@@ -87,9 +88,10 @@ def _matmul_seconds(
     flops: Amount,
     nbytes: Amount,
 ) -> np.ndarray:
-    """Seconds of a contraction of these sizes, as many of them as make the flops."""
+    """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
-    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes)
+    slowdown = cost.device.convolution_slowdown if op.name == "conv_general_dilated" else 1.0
+    return slowdown * cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

@@ -18,7 +18,7 @@ class Prediction:
     Attributes:
         step_seconds: compute and communication together.
         compute_seconds: the ops' share, on each device.
-        communication_seconds: the collectives' share.
+        communication_seconds: the collectives' share, as far as it does not hide behind computation.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.

@@ -167,7 +167,7 @@ class _Pricing:
             return seconds
         for row, strategy in enumerate(strategies):
             for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
-                seconds[row] += float(self.cost.collective_seconds(kind, axes, nbytes))
+                seconds[row] += float(self.cost.exposed_seconds(kind, axes, nbytes))
         return seconds
 
     def distinct_uses(self) -> list[Use]:

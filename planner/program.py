@@ -42,7 +42,7 @@ class Collective:
         bytes: per device, of its larger side.
         axes: the mesh axes that it runs over.
         count: how often it happens in one call.
-        seconds: all of them together.
+        seconds: what all of them together add to the step; less than they take where some hides behind computation.
         source: the user's line that needs it.
     """
 
@@ -268,7 +268,7 @@ class _Writer:
         return list(zip(itertools.cycle(range(len(op.results))), reductions, strict=False)), halos
 
     def collective(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> Collective:
-        seconds = count * float(self.cost.collective_seconds(kind, axes, nbytes))
+        seconds = count * float(self.cost.exposed_seconds(kind, axes, nbytes))
         return Collective(kind, nbytes, axes, count, seconds, source)
 
     def scratch_bytes(self, op: Op) -> float:
@@ -369,7 +369,7 @@ class _Writer:
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
         collective = self.collective(move.kind, move.axes, larger, count, source)
-        local = total - float(self.cost.collective_seconds(move.kind, move.axes, larger))
+        local = total - float(self.cost.exposed_seconds(move.kind, move.axes, larger))
         moved, rest = array, (count,)
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
             moved = Array(array.nbytes, name, source, value)

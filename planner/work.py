@@ -16,6 +16,7 @@ from planner.decisions import Decisions
 from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.rearrange import rearranged
+from planner.rules import kernel_flops
 
 CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),
@@ -60,6 +61,8 @@ class Work:
 
 def flops(op: Op) -> float:
     """Floating-point operations of the whole op."""
+    if (own := kernel_flops(op.primitive)) is not None:
+        return float(own([aval_of(atom) for atom in op.operands], [aval_of(atom) for atom in op.results], **op.params))
     made = math.prod(op.results[0].shape) if op.results else 0
     match op.name:
         case "dot_general":

@@ -119,14 +119,14 @@ def test_slices_finish_inside_before_they_cross() -> None:
 
 
 def test_a_pair_of_a_wired_host_has_less_than_a_switched_one() -> None:
-    """On a p3.16xlarge four of a GPU's six wires go to three neighbours, two to one in the other half."""
+    """On a p3.16xlarge a GPU has one wire to the next one, four within its half, two to the other half."""
     cost = CostModel(preset("v100-p3", specified=True)).on(("across", "far", "near"), (2, 2, 2))
     seconds = {
         axes: float(cost.collective_seconds("all-gather", axes, 1e9))
         for axes in (("near",), ("across",), ("far", "near"), ("across", "far", "near"))
     }
     wire = 25e9
-    assert seconds["near",] == pytest.approx(0.5e9 / (4 / 3 * wire))
+    assert seconds["near",] == pytest.approx(0.5e9 / wire)
     assert seconds["across",] == pytest.approx(0.5e9 / (2 * wire))
     assert seconds["far", "near"] == pytest.approx(0.75e9 / (4 * wire))
     assert seconds["across", "far", "near"] == pytest.approx(0.875e9 / (6 * wire))
