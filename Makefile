@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time clean
+.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit clean
 
 setup: .venv/installed
 
@@ -34,6 +34,12 @@ lint: setup
 
 bench-plans: setup
 	$(BIN)/python -m experiments.bench_plans
+
+bench-predict: setup
+	$(BIN)/python -m experiments.bench_predict
+
+bench-audit: setup
+	$(BIN)/python -m experiments.bench_audit
 
 bench-plan-time: setup
 	$(BIN)/python -m experiments.bench_plan_time

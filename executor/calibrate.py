@@ -10,6 +10,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +27,13 @@ from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
 
-COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
+COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 ROUNDS = 5
 # A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
 # of waking threads and of the short loop's time are lost in it.
 LOOP_SECONDS = 0.01
 LOOP_RATIO = 3
-LONGEST_LOOP = 2000
+SHORT_LOOP, LONGEST_LOOP = 4, 2000
 CALLS = 5
 """Calls of a `CallProbe` in a row, of which the median counts."""
 
@@ -80,14 +81,15 @@ def calibrate(
     launch, *seconds = _time_all(timers, rounds, progress)
     of_products, rest = seconds[: len(products)], seconds[len(products) :]
     of_collectives, of_calls = rest[: len(collectives)], rest[len(collectives) :]
-    device = _device(
-        devices, launch, dict(zip(products, of_products, strict=True)), calls, dict(zip(calls, of_calls, strict=True))
-    )
+    timed = _TimedCalls(calls, dict(zip(calls, of_calls, strict=True)))
+    curves = _matmul_curves(dict(zip(products, of_products, strict=True)), timed.memory_rate)
+    device = _device(devices, launch, curves, timed)
     fits = fit_collectives(
         Sample(kind, group_size, nbytes * len(devices), taken)
         for (kind, group_size, nbytes), taken in zip(collectives, of_collectives, strict=True)
     )
-    return CostModel(_topology(devices, device, fits), measured_on=_conditions())
+    errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
+    return CostModel(_topology(devices, device, fits), measured_on=_conditions() | errors)
 
 
 def _group_sizes(device_count: int) -> list[int]:
@@ -112,40 +114,40 @@ def _time_all(timers: Sequence[Callable[[], Timed]], rounds: int, progress: Prog
 
 
 def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
-    """Compiles, and then times one repetition in a loop on all devices."""
+    """Compiles, and then times one repetition in a loop on all devices; the arrays are made anew each time."""
     mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
-    split, whole = PartitionSpec(("groups", "group")), PartitionSpec()
+    split = PartitionSpec(("groups", "group"))
 
-    def repeat(count: jax.Array, value: jax.Array) -> jax.Array:
-        arrays = tuple(jnp.full(shape, value, probe.dtype) for shape in probe.shapes)
-        return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), arrays)[0].reshape(-1)[:1]
+    def repeat(count: jax.Array, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), tuple(arrays))
+
+    def full() -> Sequence[jax.Array]:
+        return [jnp.full(shape, probe.value, probe.dtype) for shape in probe.shapes]
 
     def compiled() -> Timed:
-        run = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(whole, whole), out_specs=split, check_vma=False))
+        make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
+        in_specs = (PartitionSpec(), split)
+        run = jax.jit(
+            jax.shard_map(repeat, mesh=mesh, in_specs=in_specs, out_specs=split, check_vma=False), donate_argnums=1
+        )
 
-        def seconds(count: int) -> float:
-            start = time.perf_counter()
-            run(count, probe.value).block_until_ready()
-            return time.perf_counter() - start
+        def per_step(length: int) -> tuple[float, float]:
+            """Seconds of one repetition alone, and of one among so many."""
+            arrays, taken = jax.block_until_ready(make()), []
+            for count in (1, length):
+                start = time.perf_counter()
+                arrays = jax.block_until_ready(run(count, arrays))
+                taken.append(time.perf_counter() - start)
+            difference = (taken[1] - taken[0]) / (length - 1)
+            # Where noise leaves no difference between the loops, the long one's mean stands in.
+            return taken[0], difference if difference > 0 else taken[1] / length
 
-        seconds(1)
-        length = _loop_length(seconds)
-        return lambda: _per_step(seconds(1), seconds(length), length)
+        per_step(2)
+        short, repeated = per_step(SHORT_LOOP)
+        length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+        return lambda: per_step(length)[1]
 
     return compiled
-
-
-def _loop_length(seconds: Callable[[int], float]) -> int:
-    """How many repetitions the long loop takes, four at least."""
-    short, trial = seconds(1), 4
-    wanted = max(LOOP_SECONDS, LOOP_RATIO * short)
-    return int(np.clip(wanted / _per_step(short, seconds(trial), trial), trial, LONGEST_LOOP))
-
-
-def _per_step(short_seconds: float, long_seconds: float, length: int) -> float:
-    """Where noise leaves no difference between the loops, the long one's mean stands in."""
-    difference = (long_seconds - short_seconds) / (length - 1)
-    return float(difference if difference > 0 else long_seconds / length)
 
 
 def _call_timer(probe: CallProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
@@ -174,62 +176,73 @@ def _call_timer(probe: CallProbe, devices: Sequence[jax.Device]) -> Callable[[],
     return compiled
 
 
+@dataclass(frozen=True)
+class _TimedCalls:
+    """The probes that are calls, with the seconds of each."""
+
+    probes: Mapping[str, CallProbe]
+    seconds: Mapping[str, float]
+
+    @property
+    def cost(self) -> CallCost:
+        seconds, more = self.seconds, probes.MANY_ARRAYS - 1
+        return CallCost(
+            call_seconds=seconds["call"],
+            argument_seconds=max(0.0, seconds["arguments"] - seconds["call"]) / more,
+            result_seconds=max(0.0, seconds["results"] - seconds["arguments"]) / more,
+            fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
+        )
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes per second through one device's memory."""
+        return self.probes["memory"].moved_bytes / self.net("memory")
+
+    def net(self, name: str) -> float:
+        """Seconds of what a call computes; of what is lost in the noise of calling it, a hundredth."""
+        arrays, seconds = self.probes[name].arrays, self.seconds[name]
+        return max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
+
+    def each(self, name: str) -> float:
+        """Seconds of one element beside its way through memory."""
+        probe = self.probes[name]
+        return max(0.0, self.net(name) - probe.moved_bytes / self.memory_rate) / probe.elements
+
+
 def _device(
-    devices: Sequence[jax.Device],
-    launch_seconds: float,
-    products: Mapping[tuple[tuple[int, int, int], str], float],
-    calls: Mapping[str, CallProbe],
-    seconds: Mapping[str, float],
+    devices: Sequence[jax.Device], launch_seconds: float, curves: Mapping[str, MatmulFit], calls: _TimedCalls
 ) -> Device:
-    call = _call_cost(seconds)
-
-    def net(name: str) -> float:
-        """Seconds of what a call computes."""
-        return max(0.0, seconds[name] - call.seconds(calls[name].arrays, calls[name].arrays, ()))
-
-    memory_rate = calls["memory"].moved_bytes / net("memory")
-    beside = {
-        name: max(0.0, net(name) - calls[name].moved_bytes / memory_rate) / calls[name].elements
-        for name in ELEMENT_CLASSES
-    }
-    curves = {dtype: _matmul_curve(products, dtype, memory_rate) for dtype in probes.MATRIX_TYPES}
     single = curves["float32"]
     rows, inner, columns = probes.convolution_sizes()
     product = single.shape.seconds(single.flops_per_second, rows, inner, columns, 1.0, 0.0)
+    convolution = calls.net("convolution") / calls.probes["convolution"].elements
     return Device(
         kind=devices[0].device_kind,
         flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
         memory_bytes=_memory_bytes(devices),
-        memory_bytes_per_second=memory_rate,
+        memory_bytes_per_second=calls.memory_rate,
         launch_seconds=launch_seconds,
-        element_seconds=beside,
-        convolution_slowdown=max(1.0, net("convolution") / calls["convolution"].elements / float(product)),
-        call=call,
+        element_seconds={name: calls.each(name) for name in ELEMENT_CLASSES},
+        convolution_slowdown=max(1.0, convolution / float(product)),
+        call=calls.cost,
         matmul={dtype: curve.shape for dtype, curve in curves.items()},
     )
 
 
-def _call_cost(seconds: Mapping[str, float]) -> CallCost:
-    more = probes.MANY_ARRAYS - 1
-    fetched = seconds["fresh"] - seconds["reused"]
-    return CallCost(
-        call_seconds=seconds["call"],
-        argument_seconds=max(0.0, seconds["arguments"] - seconds["call"]) / more,
-        result_seconds=max(0.0, seconds["results"] - seconds["arguments"]) / more,
-        fetch_seconds_per_byte=max(0.0, fetched) / probes.FRESH_BYTES,
-    )
-
-
-def _matmul_curve(
-    products: Mapping[tuple[tuple[int, int, int], str], float], dtype: str, memory_rate: float
-) -> MatmulFit:
-    width = jnp.dtype(dtype).itemsize
-    samples = [
-        MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
-        for ((m, k, n), type_), taken in products.items()
-        if type_ == dtype
-    ]
-    return fit_matmul(samples, memory_rate)
+def _matmul_curves(
+    products: Mapping[tuple[tuple[int, int, int], str], float], memory_rate: float
+) -> dict[str, MatmulFit]:
+    """By type."""
+    curves = {}
+    for dtype in probes.MATRIX_TYPES:
+        width = jnp.dtype(dtype).itemsize
+        samples = [
+            MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
+            for ((m, k, n), type_), taken in products.items()
+            if type_ == dtype
+        ]
+        curves[dtype] = fit_matmul(samples, memory_rate)
+    return curves
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

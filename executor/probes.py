@@ -32,7 +32,8 @@ FRESH_BYTES = 40 * 2**20
 """More than the C library keeps for the next call."""
 IMAGES, SIDE, CHANNELS = 4, 16, 32
 """Of the convolution and the pooling."""
-ALL_TO_ALL_ROWS = 64
+ALL_TO_ALL_ROWS, ALL_TO_ALL_COLUMNS = 64, 16
+"""At most so many rows, at least so many columns."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
 
     def all_to_all(x: jax.Array) -> jax.Array:
         """From one dimension to another, as resharding does it: with the rearranging of what is sent."""
-        rows = x.reshape(ALL_TO_ALL_ROWS, -1)
+        rows = x.reshape(min(ALL_TO_ALL_ROWS, x.size // ALL_TO_ALL_COLUMNS), -1)
         return lax.all_to_all(rows, "group", 1, 0, tiled=True).reshape(x.shape)
 
     ring = [(place, (place + 1) % group_size) for place in range(group_size)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from costmodel.topology import Backend
 from planner.fusion import LIBRARY, Kernel, fuse
 from planner.join import joined
-from planner.memory import Allocation, Role
+from planner.memory import Allocation, Role, peak
 from planner.program import Array, Instruction, Program
 
 
@@ -40,15 +41,19 @@ def timeline(program: Program, donors: Sequence[int | None], backend: Backend) -
     Args:
         donors: for each result, the argument whose memory it takes over, or None.
         backend: XLA's CPU compiler runs each kernel as early as it can, the others keep to the order of the program.
+            Which of an array's readers come first depends there on passes that nothing here follows; of first to last
+            and last to first it is the one that takes more memory.
     """
-    clock = _Clock(breadth_first=backend == "cpu")
-    clock.run(program)
-    return clock.finish(program, donors)
+    orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
+    clocks = [_Clock(order) for order in orders]
+    for clock in clocks:
+        clock.run(program)
+    return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
 
 
 class _Clock:
-    def __init__(self, breadth_first: bool):
-        self.breadth_first = breadth_first
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]]):
+        self.order = order
         self.time = 0
         self.found = Timeline()
         self.born: dict[Array, int] = {}
@@ -63,8 +68,7 @@ class _Clock:
             for one in instructions
         ]
         kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
-        kernels = fuse([one.traits for one in instructions], operands, kept)
-        order = breadth_first(kernels) if self.breadth_first else kernels
+        order = self.order(fuse([one.traits for one in instructions], operands, kept))
         reads = [
             {
                 array: number in kernel.in_place
@@ -135,14 +139,20 @@ def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Ar
     return next(fitting, None)
 
 
-def breadth_first(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels, each as soon as what it reads is there; of several that could run the one that could first."""
+def breadth_first(kernels: Sequence[Kernel], backwards: bool = False) -> list[Kernel]:
+    """The kernels, each as soon as what it reads is there; of several that could run the one that could first.
+
+    Args:
+        backwards: whether the last of an array's readers comes first, where the program itself made the array.
+    """
     makers = {kernel.root for kernel in kernels}
     waiting = [len(kernel.reads) for kernel in kernels]
     readers: dict[int, list[int]] = {}
     for place, kernel in enumerate(kernels):
         for index in kernel.reads:
             readers.setdefault(index, []).append(place)
+    if backwards:
+        readers = {index: places[::-1] if index in makers else places for index, places in readers.items()}
     ready = deque(place for place, count in enumerate(waiting) if not count)
 
     def arrived(index: int) -> None:

@@ -78,14 +78,15 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
 
 def _held_bytes(allocations: Sequence[Allocation], time: int) -> float:
     """Bytes of temporaries in the memory of results to come: the largest first, each where it fits most tightly."""
-    waiting = sorted(one.nbytes for one in allocations if one.role == "result" and time < one.start)
+    waiting = sorted((one.nbytes, one.start) for one in allocations if one.role == "result" and time < one.start)
     if not waiting:
         return 0.0
     held = 0.0
-    alive = (one for one in allocations if one.start <= time <= one.end and one.role == "temporary")
-    for nbytes in sorted((one.nbytes for one in alive), reverse=True):
-        place = bisect.bisect_left(waiting, nbytes)
-        if place < len(waiting):
-            held += nbytes
+    alive = [one for one in allocations if one.start <= time <= one.end and one.role == "temporary"]
+    for guest in sorted(alive, key=lambda one: -one.nbytes):
+        first = bisect.bisect_left(waiting, (guest.nbytes, 0))
+        fitting = (place for place in range(first, len(waiting)) if guest.end < waiting[place][1])
+        if (place := next(fitting, None)) is not None:
+            held += guest.nbytes
             del waiting[place]
     return held

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from costmodel.calls import CallCost
 from planner.assignment import Assignment
-from planner.buffers import timeline
+from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
-from planner.program import Collective, write
+from planner.program import Collective, Program, write
 
 
 @dataclass(frozen=True)
@@ -16,9 +17,10 @@ class Prediction:
     """What the model says of one call of the planned function.
 
     Attributes:
-        step_seconds: compute and communication together.
+        step_seconds: compute, communication and overhead together.
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
+        overhead_seconds: what calling the program takes, whatever it computes; see `costmodel.calls.CallCost`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -27,6 +29,7 @@ class Prediction:
     step_seconds: float
     compute_seconds: float
     communication_seconds: float
+    overhead_seconds: float
     peak_bytes: float
     collectives: tuple[Collective, ...]
     peak: Peak = field(repr=False)
@@ -49,5 +52,15 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     collectives = tuple(each for one in instructions for each in one.collectives)
     compute = sum(one.count * one.seconds for one in instructions)
     communication = sum(each.seconds for each in collectives)
+    overhead = _overhead_seconds(assignment.priced.cost.device.call, program, donors, over_time)
+    step = compute + communication + overhead
     highest = peak(over_time.allocations, over_time.lines)
-    return Prediction(compute + communication, compute, communication, highest.nbytes, collectives, highest)
+    return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
+
+
+def _overhead_seconds(call: CallCost, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
+    temporaries = [each for each in over_time.allocations if each.role == "temporary"]
+    fresh = [array.nbytes for array, donor in zip(program.outputs, donors, strict=True) if array and donor is None]
+    results = sum(array is not None for array in program.outputs)
+    allocated = [peak(temporaries, over_time.lines).nbytes, *fresh]
+    return call.seconds(len(program.inputs), results, allocated)

@@ -30,8 +30,9 @@ S = jax.ShapeDtypeStruct
 
 
 def seconds_of(assignment: Assignment) -> tuple[float, float]:
-    """What the problem and the prediction say."""
-    return assignment.priced.problem.evaluate(assignment.picks).cost, predicted(assignment).step_seconds
+    """What the problem and the prediction say of what is computed and communicated."""
+    said = predicted(assignment)
+    return assignment.priced.problem.evaluate(assignment.picks).cost, said.compute_seconds + said.communication_seconds
 
 
 def predicted(assignment: Assignment) -> Prediction:
@@ -197,7 +198,9 @@ def test_compute_divides_by_the_devices() -> None:
 def test_seconds_add_up() -> None:
     planned = planned_here(matmul, [(64, 128), (128, 32)], in_specs=(P("data", "model"), P("model")), out_specs=P())
     prediction = planned.prediction
-    assert prediction.step_seconds == pytest.approx(prediction.compute_seconds + prediction.communication_seconds)
+    parts = prediction.compute_seconds + prediction.communication_seconds + prediction.overhead_seconds
+    assert prediction.step_seconds == pytest.approx(parts)
+    assert prediction.overhead_seconds > 0
     assert prediction.communication_seconds == pytest.approx(sum(one.seconds for one in prediction.collectives))
     assert prediction.communicated_bytes == sum(one.bytes * one.count for one in prediction.collectives)
     assert all(one.source.startswith("test_price.py:") for one in prediction.collectives if one.kind == "all-reduce")
