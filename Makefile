@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time clean
+.PHONY: setup test demo lint bench-plans bench-plan-time bench-published clean
 
 setup: .venv/installed
 
@@ -37,6 +37,9 @@ bench-plans: setup
 
 bench-plan-time: setup
 	$(BIN)/python -m experiments.bench_plan_time
+
+bench-published: setup
+	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
