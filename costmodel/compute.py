@@ -1,6 +1,9 @@
-"""The roofline: an op takes as long as the busiest of arithmetic, memory and special functions; and matmul by shape."""
+"""The roofline: an op takes as long as arithmetic or memory, whichever is busier, and what its class takes beside."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,7 +12,11 @@ from costmodel.topology import Device
 
 
 def roofline_seconds(
-    device: Device, flops: ArrayLike, nbytes: ArrayLike, dtype: str, transcendentals: ArrayLike = 0.0
+    device: Device,
+    flops: ArrayLike,
+    nbytes: ArrayLike,
+    dtype: str,
+    elements: Mapping[str, ArrayLike] = MappingProxyType({}),
 ) -> np.ndarray:
     """Seconds on one device, without the launch (which the ops of one fusion share).
 
@@ -17,16 +24,14 @@ def roofline_seconds(
         flops: multiplications and additions, counted apart, on this device.
         nbytes: read from and written to memory by this device.
         dtype: numpy name of the type that the arithmetic is done in.
-        transcendentals: elements through exp, tanh, log and their like.
+        elements: by class of `ELEMENT_CLASSES`, how many this device works on.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009).
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
     memory = np.asarray(nbytes, dtype=float) / device.memory_bytes_per_second
-    seconds = np.maximum(arithmetic, memory)
-    if device.transcendentals_per_second is None:
-        return seconds
-    return np.maximum(seconds, np.asarray(transcendentals, dtype=float) / device.transcendentals_per_second)
+    beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
+    return np.maximum(arithmetic, memory) + beside
 
 
 def matmul_seconds(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import resources
 
 from costmodel.model import CostModel
-from costmodel.topology import Device, Dim, Link, Topology
+from costmodel.topology import Dim, Link, Topology
 
 CPU_DEVICES = 8
 CPU_PROFILE = "cpu-2core.json"
@@ -36,7 +36,7 @@ def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
     network = replace(ETHERNET, bytes_per_second=ETHERNET.bytes_per_second / per_host)
     return Topology(
         name=f"cpu:{device_count}",
-        device=_shared(measured.device, crowd, wait, memory / per_host),
+        device=replace(measured.device.scaled(1 / crowd, wait), memory_bytes=memory / per_host),
         dims=tuple(
             Dim(name, size, link)
             for name, size, link in (("host", hosts, network), ("device", per_host, bus))
@@ -53,24 +53,3 @@ def host_memory_bytes(fallback: float) -> float:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
         return fallback
-
-
-def _shared(device: Device, crowd: float, wait: float, memory_bytes: float) -> Device:
-    """The device where `crowd` times as many share the rates, and `wait` times as many wait for a core."""
-    special = device.transcendentals_per_second
-    return replace(
-        device,
-        flops_per_second={dtype: rate / crowd for dtype, rate in device.flops_per_second.items()},
-        memory_bytes=memory_bytes,
-        memory_bytes_per_second=device.memory_bytes_per_second / crowd,
-        launch_seconds=device.launch_seconds * wait,
-        transcendentals_per_second=None if special is None else special / crowd,
-        matmul={
-            dtype: replace(
-                shape,
-                launch_seconds=shape.launch_seconds * wait,
-                bytes_per_second=shape.bytes_per_second / crowd,
-            )
-            for dtype, shape in device.matmul.items()
-        },
-    )

@@ -79,7 +79,7 @@ class Gpu:
             self.memory_bytes,
             stream,
             LAUNCH_SECONDS,
-            self.multiprocessors * SPECIAL_A_CLOCK * self.clock,
+            dict.fromkeys(("exponential", "sine", "power"), 1 / (self.multiprocessors * SPECIAL_A_CLOCK * self.clock)),
             matmul=dict.fromkeys(("bfloat16", "float32"), self._shape(stream)),
         )
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -98,10 +99,14 @@ class MeshCost:
         return self.collective_seconds(kind, axes, nbytes) - self.latency_seconds(kind, axes)
 
     def compute_seconds(
-        self, flops: ArrayLike, nbytes: ArrayLike, dtype: str, transcendentals: ArrayLike = 0.0
+        self,
+        flops: ArrayLike,
+        nbytes: ArrayLike,
+        dtype: str,
+        elements: Mapping[str, ArrayLike] = MappingProxyType({}),
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
-        return roofline_seconds(self.device, flops, nbytes, dtype, transcendentals)
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements)
 
     def matmul_seconds(
         self,

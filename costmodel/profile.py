@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from costmodel.calls import CallCost
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
-from costmodel.topology import Backend, Device, Dim, Eager, Link, LinkKind, Topology
+from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
 
-FORMAT = 2
+FORMAT = 3
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -143,10 +144,23 @@ def _device(record: _Record) -> Device:
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
-        transcendentals_per_second=record.optional_number("transcendentals_per_second", 1),
-        vector_elements=record.number("vector_elements", 1) if "vector_elements" in record.fields else 1.0,
+        element_seconds=_element_seconds(record.record("element_seconds")),
+        convolution_slowdown=record.number("convolution_slowdown"),
+        call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
     )
+
+
+def _element_seconds(record: _Record) -> dict[str, float]:
+    if unknown := sorted(record.fields.keys() - set(ELEMENT_CLASSES)):
+        raise ProfileError(
+            f"{record.source}: {record.place} has {unknown[0]!r}; known classes are {', '.join(ELEMENT_CLASSES)}"
+        )
+    return {name: record.number(name) for name in record.fields}
+
+
+def _call_cost(record: _Record) -> CallCost:
+    return CallCost(**{name: record.number(name) for name in CallCost.__dataclass_fields__})
 
 
 def _matmul_shape(record: _Record) -> MatmulShape:

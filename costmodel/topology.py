@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from costmodel.calls import CallCost
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
@@ -32,6 +33,14 @@ _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "uint8": (("int8", 1.0), ("float32", 1.0)),
 }
 
+ELEMENT_CLASSES = (
+    "exponential", "sine", "power", "sum along rows", "sum along columns", "rearrange", "gather", "scatter", "sort",
+    "cumulative", "window", "window gradient", "random",
+)  # fmt: skip
+"""What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
+reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
+comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -45,10 +54,12 @@ class Device:
         memory_bytes_per_second: achievable rate of streaming through that memory, reads and writes counted
             together.
         launch_seconds: what one more op costs, however small.
-        transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
+        element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
+            memory; a class that is not listed takes nothing more.
         matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
             listed goes by the nearest one that is, as its rate does.
-        vector_elements: how many contiguous elements are summed at once; shorter runs waste the unit.
+        convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
+        call: what calling a program takes beside running it.
     """
 
     kind: str
@@ -56,9 +67,29 @@ class Device:
     memory_bytes: float
     memory_bytes_per_second: float
     launch_seconds: float
-    transcendentals_per_second: float | None = None
-    vector_elements: float = 1.0
+    element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    convolution_slowdown: float = 1.0
+    call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+
+    def scaled(self, speed: float, wait: float) -> Device:
+        """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
+        return replace(
+            self,
+            flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
+            memory_bytes_per_second=self.memory_bytes_per_second * speed,
+            launch_seconds=self.launch_seconds * wait,
+            element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
+            call=self.call.scaled(wait),
+            matmul={
+                dtype: replace(
+                    shape,
+                    launch_seconds=shape.launch_seconds * wait,
+                    bytes_per_second=shape.bytes_per_second * speed,
+                )
+                for dtype, shape in self.matmul.items()
+            },
+        )
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that

@@ -42,10 +42,12 @@ def test_roofline_is_the_larger_of_arithmetic_and_memory() -> None:
     np.testing.assert_array_equal(cost.compute_seconds([1e12, 4e12], [2e11, 0.0], "bfloat16"), [2.0, 2.0])
 
 
-def test_special_functions_bound_only_devices_with_a_known_rate() -> None:
-    assert flat(machine(along("x", 2))).compute_seconds(0.0, 0.0, "float32", transcendentals=1e15) == 0.0
+def test_classes_of_elements_cost_more_than_their_memory_only_where_that_was_measured() -> None:
+    assert flat(machine(along("x", 2))).compute_seconds(0.0, 0.0, "float32", {"exponential": 1e15}) == 0.0
     cpu = flat(preset("cpu:8"))
-    assert cpu.compute_seconds(0.0, 0.0, "float32", 1e9) == 1e9 / cpu.device.transcendentals_per_second
+    memory = cpu.compute_seconds(0.0, 8e6, "float32")
+    each = cpu.device.element_seconds["exponential"]
+    assert cpu.compute_seconds(0.0, 8e6, "float32", {"exponential": 1e6}) == pytest.approx(memory + 1e6 * each)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

@@ -35,7 +35,7 @@ def seconds_of(assignment: Assignment) -> tuple[float, float]:
 
 
 def predicted(assignment: Assignment) -> Prediction:
-    return predict(assignment, (False,) * len(assignment.priced.graph.body.outputs))
+    return predict(assignment, (None,) * len(assignment.priced.graph.body.outputs))
 
 
 def reads_once(priced: Priced) -> bool:

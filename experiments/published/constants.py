@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from costmodel import KINDS, Topology
-from costmodel.topology import Device, Link
+from costmodel.topology import Link
 
 # What a collective costs while it is hidden: kernels beside it slow down by 12.56 % of its time (measured on GPUs:
 # PKU-DAIR/Hetu-Galvatron, overlap_coefficient.json). Nobody has published the like for TPUs.
@@ -38,25 +38,7 @@ class Constant:
             )
             for dim in topology.dims
         )
-        return replace(topology, device=self._device(topology.device), dims=dims)
-
-    def _device(self, device: Device) -> Device:
-        share, special = self.compute, device.transcendentals_per_second
-        return replace(
-            device,
-            flops_per_second={dtype: rate * share for dtype, rate in device.flops_per_second.items()},
-            memory_bytes_per_second=device.memory_bytes_per_second * share,
-            launch_seconds=device.launch_seconds / share,
-            transcendentals_per_second=None if special is None else special * share,
-            matmul={
-                dtype: replace(
-                    shape,
-                    launch_seconds=shape.launch_seconds / share,
-                    bytes_per_second=shape.bytes_per_second * share,
-                )
-                for dtype, shape in device.matmul.items()
-            },
-        )
+        return replace(topology, device=topology.device.scaled(self.compute, 1 / self.compute), dims=dims)
 
     def _link(self, link: Link) -> Link:
         share = self.links
