@@ -75,7 +75,7 @@ CONSTANTS: Mapping[tuple[str, str], Constant] = {
     ("a100-dgx", "Megatron-LM"): Constant(0.74),
     ("v100", "Megatron-LM"): Constant(0.80),
     # Megatron's kernels, so its share; what holds ZeRO-3 of 2021 up is that it gathers parameter by parameter.
-    ("a100-dgx", "DeepSpeed"): Constant(0.74, links=0.13),
+    ("a100-dgx", "DeepSpeed"): Constant(0.74, links=0.27),
     ("v100", "Alpa"): Constant(0.74),
     ("v4", "MaxText"): Constant(0.84),
     ("v5e", "MaxText"): Constant(0.86),
