@@ -53,7 +53,7 @@ def test_sweeps_of_nccl_that_were_not_fitted_are_predicted() -> None:
     assert errors.groupby("hardware").error.median().max() <= 0.20
 
 
-def test_rings_over_hosts_never_fitted_are_as_the_tuner_has_them() -> None:
+def test_hosts_never_fitted_are_as_the_tuner_has_them() -> None:
     errors = collectives.tuner_errors(tables.read(SMALL, "nccl"))
     assert errors.groupby("held_out").error.median().max() <= 0.15
 
@@ -91,11 +91,15 @@ def test_machines_are_read_from_their_descriptions(hardware: str, devices: int, 
 
 
 def test_training_runs_take_as_long_as_published(runs: list[Run]) -> None:
-    quick = [run for run in runs if len(run.layout.axes) < 3 and run.layout.passes < 64]
-    predicted = training.predict_all(quick)
+    """All on one mesh axis, and of those on two, which take longer to plan, the first of each chip and framework."""
+    first = {(run.chip, run.framework): run for run in reversed(runs) if len(run.layout.axes) == 2}
+    predicted = training.predict_all([run for run in runs if len(run.layout.axes) == 1] + list(first.values()))
     assert predicted.off_percent.abs().median() <= 15
     assert predicted.off_percent.abs().max() <= 35
-    assert len(predicted) >= 50
+    assert set(zip(predicted.chip, predicted.framework, strict=True)) >= {
+        ("a100-dgx", "DeepSpeed"), ("a100-dgx", "Megatron-LM"), ("v100-dgx2", "Megatron-LM"), ("v100-p3", "Alpa"),
+        ("v5e", "MaxText"), ("h100-dgx", "MaxText (JAX)"), ("h100-dgx", "PaxML"), ("h100-dgx", "NeMo"),
+    }  # fmt: skip
 
 
 def test_meshes_rank_as_the_machine_ranked_them(runs: list[Run]) -> None:
