@@ -156,10 +156,11 @@ def tuner_errors(frame: pd.DataFrame) -> pd.DataFrame:
 def tuner_samples(group: pd.DataFrame, kind: str) -> list[TimedCollective]:
     """For each number of hosts and GPUs two: of one byte, which is all start-up, and of so many that it is none."""
     found = []
-    for (ranks, nodes), ways in group.groupby(["ranks_per_node", "n_nodes"]):
+    for _, ways in group.groupby(["ranks_per_node", "n_nodes"]):
+        sizes = int(ways.n_nodes.iloc[0]), int(ways.ranks_per_node.iloc[0])
         for nbytes in (1.0, 1e12):
             seconds = float((ways.time_us * 1e-6 + nbytes / (ways.algbw_GBps * 1e9)).min())
-            found.append(TimedCollective(kind, (int(nodes), int(ranks)), nbytes, seconds))
+            found.append(TimedCollective(kind, sizes, nbytes, seconds))
     return found
 
 
