@@ -109,5 +109,5 @@ def test_meshes_rank_as_the_machine_ranked_them(runs: list[Run]) -> None:
     ranked = training.meshes(logical)
     assert len(ranked) >= 4
     assert ranked.predicted_rank.tolist() == ranked.measured_rank.tolist()
-    best = ranked[ranked.measured_rank == 1]
-    assert best.uniform_rank.item() > 1
+    among = ranked[~ranked.layout.str.contains("fsdp")]  # ZeRO-3 is another program, not another mesh
+    assert among.uniform_s.idxmax() == among.measured_s.idxmin()
