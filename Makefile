@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit clean
+.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
 
 setup: .venv/installed
 
@@ -43,6 +43,9 @@ bench-audit: setup
 
 bench-plan-time: setup
 	$(BIN)/python -m experiments.bench_plan_time
+
+bench-published: setup
+	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

@@ -4,9 +4,8 @@
 
 for b products of [m, k] and [k, n]. What is added is work that the units do in vain: at the edges of the result (h rows
 and columns), at the start and end of each sum (c elements), and on cores that are left over when the result is small
-(o elements). On one core o is 0. The bandwidth is that of the caches
-where the operands stay in them. Counting tiles in whole rounds of the cores is no better on XLA's measurements as a
-whole, and jumps where a planner wants a slope.
+(o elements). On one core o is 0. The bandwidth is that of the caches where the operands stay in them. Counting tiles in
+whole rounds of the cores is no better on XLA's measurements as a whole, and jumps where a planner wants a slope.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`make bench-published`: the cost model against published problems, kernels, collectives and training runs.
 
-The tables are read from a folder of CSV files (`--data`); by default the whole tables beside this checkout if they are
-there, else the small copies in tests/data/published.
+The tables are read from a folder of CSV files (`--data`), by default the small copies in tests/data/published.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -37,8 +37,8 @@ the sizes in half of the groups.""",
     "nccl": """## NCCL's own tests
 
 `make bench-published`: as above, for sweeps of nccl-tests over message sizes; half of the sizes are fitted, the other
-half predicted, and the other way round. Below, NCCL's tuner on its rings: half of its hosts × GPUs fitted, the other
-half's start-up time and bandwidth predicted (the tuner predicts too; it does not measure).""",
+half predicted, and the other way round. Below, NCCL's tuner on its rings and trees: half of its hosts × GPUs fitted,
+the other half's start-up time and bandwidth predicted (the tuner predicts too; it does not measure).""",
     "training": """## Published training runs
 
 `make bench-published`: step times of published runs without a pipeline, predicted by `plan` with the layout that each
@@ -99,15 +99,15 @@ def _nccl(where: Path) -> list[tuple[str, pd.DataFrame]]:
     sweeps, tuner = collectives.nccl_errors(frame), collectives.tuner_errors(frame)
     return [
         ("nccl", collectives.medians(sweeps, ["hardware", "collective"])),
-        ("nccl-tuner", collectives.medians(tuner, ["collective", "algorithm"])),
+        ("nccl-tuner", collectives.medians(tuner, ["collective", "protocol"])),
     ]
 
 
 def _training(where: Path) -> list[tuple[str, pd.DataFrame]]:
     runs, others = training.read({name: tables.read(where, name) for name in training.TABLES})
     with bars() as shown:
-        task = shown.add_task("training runs", total=len(runs))
-        predicted = training.predict_all(runs, lambda: shown.advance(task))
+        task = shown.add_task("training runs", total=len(training.distinct(runs)))
+        predicted = training.predict_all(runs, lambda: shown.advance(task), os.cpu_count() or 1)
     return [
         ("training", training.spread(predicted, ["chip", "framework"])),
         ("training-models", training.spread(predicted, ["chip", "framework", "model", "precision"])),

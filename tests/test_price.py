@@ -176,7 +176,7 @@ def test_compute_in_a_loop_counts_each_time_round() -> None:
 
     args = (S((64, 128), jnp.float32), S((128, 128), jnp.float32))
     once, ten = (
-        plan(functools.partial(fn, rounds=rounds), args, AbstractMesh((1,), ("x",))).prediction.step_seconds
+        plan(functools.partial(fn, rounds=rounds), args, AbstractMesh((1,), ("x",))).prediction.compute_seconds
         for rounds in (1, 10)
     )
     assert ten == pytest.approx(10 * once, rel=0.05)

@@ -131,32 +131,40 @@ def nccl_errors(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tuner_errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """NCCL's tuner on its rings: start-up and bandwidth for hosts x GPUs never fitted, one protocol at a time.
+    """NCCL's tuner: start-up and bandwidth for hosts x GPUs never fitted, one protocol at a time, by ring or tree,
+    whichever the tuner has as the faster.
 
     The tuner predicts, it does not measure; what is held against it is how times grow with the group.
     """
+    rows = frame[frame.kind == "tuner_alpha_beta"] if len(frame) else frame
+    if rows.empty:
+        return pd.DataFrame()
+    names = rows.algo.str.split("/", expand=True)
+    rows = rows.assign(protocol=names[1])[names[0].isin(["Ring", "Tree"])]
     lines = []
-    rows = frame[(frame.kind == "tuner_alpha_beta") & frame.algo.str.startswith("Ring").fillna(False)] if len(frame) else frame  # noqa: E501
-    for (kind, algorithm), group in rows.groupby(["collective", "algo"]) if len(rows) else ():
-        group = group.sort_values(["ranks_per_node", "n_nodes"])
-        one = KINDS[str(kind).split("/")[0]]
-        truth = [
-            TimedCollective(one, (int(nodes), int(ranks)), nbytes, alpha * 1e-6 + nbytes / (beta * 1e9))
-            for nodes, ranks, alpha, beta in zip(
-                group.n_nodes, group.ranks_per_node, group.time_us, group.algbw_GBps, strict=True
-            )
-            for nbytes in (1.0, 1e12)
-        ]
-        out = np.repeat(np.arange(len(group)) % 2 == 1, 2)
-        timed = np.array(truth, dtype=object)
-        fitted = fit_ring(timed[~out], one)
-        error = relative_errors(fitted, timed[out])
+    for (collective, protocol), group in rows.groupby(["collective", "protocol"]):
+        timed = np.array(tuner_samples(group, KINDS[str(collective).split("/")[0]]), dtype=object)
+        out = np.arange(len(timed)) // 2 % 2 == 1
+        error = relative_errors(fit_hosts(timed[~out]), timed[out])
         for name, part in (("start", error[::2]), ("bandwidth", error[1::2])):
-            lines.append(pd.DataFrame({"collective": kind, "algorithm": algorithm, "held_out": name, "error": part}))
-    return pd.concat(lines, ignore_index=True) if lines else pd.DataFrame()
+            lines.append(
+                pd.DataFrame({"collective": collective, "protocol": protocol, "held_out": name, "error": part})
+            )
+    return pd.concat(lines, ignore_index=True)
 
 
-def fit_ring(timed: Sequence[TimedCollective], kind: str) -> Topology:
+def tuner_samples(group: pd.DataFrame, kind: str) -> list[TimedCollective]:
+    """For each number of hosts and GPUs two: of one byte, which is all start-up, and of so many that it is none."""
+    found = []
+    for _, ways in group.groupby(["ranks_per_node", "n_nodes"]):
+        sizes = int(ways.n_nodes.iloc[0]), int(ways.ranks_per_node.iloc[0])
+        for nbytes in (1.0, 1e12):
+            seconds = float((ways.time_us * 1e-6 + nbytes / (ways.algbw_GBps * 1e9)).min())
+            found.append(TimedCollective(kind, sizes, nbytes, seconds))
+    return found
+
+
+def fit_hosts(timed: Sequence[TimedCollective]) -> Topology:
     """Hosts of eight with plain links, the inner and then the outer fitted to the samples."""
     inner = Link("switch", 1e-6, 4e11, 5e-6)
     outer = Link("network", 5e-6, 5e10, 5e-6)

@@ -75,14 +75,14 @@ CONSTANTS: Mapping[tuple[str, str], Constant] = {
     ("a100-dgx", "Megatron-LM"): Constant(0.74),
     ("v100", "Megatron-LM"): Constant(0.80),
     # Megatron's kernels, so its share; what holds ZeRO-3 of 2021 up is that it gathers parameter by parameter.
-    ("a100-dgx", "DeepSpeed"): Constant(0.74, links=0.13),
-    ("v100", "Alpa"): Constant(0.74),
-    ("v4", "MaxText"): Constant(0.84),
-    ("v5e", "MaxText"): Constant(0.86),
-    ("h100-dgx", "MaxText (JAX)"): Constant(0.83),
-    ("h100-dgx", "PaxML"): Constant(0.59),
-    ("h100-dgx", "NeMo"): Constant(0.85),
-    ("gb200-nvl72", "NeMo"): Constant(0.87),
+    ("a100-dgx", "DeepSpeed"): Constant(0.74, links=0.27),
+    ("v100", "Alpa"): Constant(0.81),
+    ("v4", "MaxText"): Constant(0.85),
+    ("v5e", "MaxText"): Constant(0.87),
+    ("h100-dgx", "MaxText (JAX)"): Constant(0.86),
+    ("h100-dgx", "PaxML"): Constant(0.60),
+    ("h100-dgx", "NeMo"): Constant(0.83),
+    ("gb200-nvl72", "NeMo"): Constant(0.77),
 }
 
 

@@ -10,18 +10,16 @@ from experiments.results import ROOT
 
 SMALL = ROOT / "tests" / "data" / "published"
 """Copies that come with this package, thinned out where they are large."""
-WHOLE = ROOT.parent / "shared" / "data" / "published"
-"""Where the whole tables lie beside a checkout, if they do."""
 
 
 def folder(given: Path | None = None) -> Path:
-    """Where to read from: what the user says, or the whole tables, or the copies.
+    """Where to read from: what the user says, or the copies.
 
     Raises:
         FileNotFoundError: what the user says is no folder.
     """
     if given is None:
-        return WHOLE if WHOLE.is_dir() else SMALL
+        return SMALL
     if not given.is_dir():
         raise FileNotFoundError(f"{given} is no folder; give the one that holds xla_matmul.csv and its like")
     return given

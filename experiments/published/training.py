@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any, cast
 
 import numpy as np
@@ -56,17 +58,37 @@ def predict(run: Run, topology: Topology | None = None) -> Prediction:
     return planned.prediction
 
 
-def predict_all(runs: Sequence[Run], advance: Callable[[], None] = lambda: None) -> pd.DataFrame:
-    """A line for each run; equal runs of several releases are planned once."""
+def predict_all(
+    runs: Sequence[Run], advance: Callable[[], None] = lambda: None, processes: int = 1
+) -> pd.DataFrame:
+    """A line for each run; equal runs of several releases are planned once.
+
+    Args:
+        advance: called after each run that is planned; there are as many as `distinct(runs)`.
+        processes: how many plan at once; those with the most mesh axes, which take longest, come first.
+    """
+    waiting = sorted(distinct(runs).items(), key=lambda item: -len(item[1].layout.axes))
     known: dict[str, Prediction] = {}
-    lines = []
-    for run in runs:
-        key = repr((run.model, run.layout, run.machine, run.framework))
-        if key not in known:
+    if processes == 1:
+        for key, run in waiting:
             known[key] = predict(run)
-        lines.append(_line(run, known[key]))
-        advance()
-    return pd.DataFrame(lines)
+            advance()
+    else:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            keys = {pool.submit(predict, run): key for key, run in waiting}
+            for done in as_completed(keys):
+                known[keys[done]] = done.result()
+                advance()
+    return pd.DataFrame([_line(run, known[_key(run)]) for run in runs])
+
+
+def distinct(runs: Sequence[Run]) -> dict[str, Run]:
+    """One of each sort of runs that differ in nothing that is predicted from."""
+    return {_key(run): run for run in runs}
+
+
+def _key(run: Run) -> str:
+    return repr((run.model, run.layout, run.machine, run.framework))
 
 
 def _line(run: Run, prediction: Prediction) -> dict[str, Any]:

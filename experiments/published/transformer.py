@@ -45,10 +45,11 @@ def train_step(model: Model, layout: Layout) -> Step:
         zero = jax.tree.map(
             lambda g: jnp.zeros(g.shape, jnp.float32), jax.eval_shape(gradients, params, tokens[0])
         )
-        total, _ = jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, gradients(params, part)), None), zero, tokens
-        )
-        return total
+
+        def add(total: Params, part: jax.Array) -> tuple[Params, None]:
+            return {path: total[path] + g.astype(jnp.float32) for path, g in gradients(params, part).items()}, None
+
+        return jax.lax.scan(add, zero, tokens)[0]
 
     def summed(path: str, gradient: jax.Array) -> jax.Array:
         """Over the replicas; each has its own of the experts."""
