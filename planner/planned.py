@@ -187,10 +187,20 @@ class Plan:
         return to_json(self.traced, self.request, self.choice)
 
     @staticmethod
-    def from_json(text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh) -> Plan:
+    def from_json(
+        text: str,
+        fn: Callable[..., Any],
+        example_args: Sequence[Any],
+        mesh: Mesh | AbstractMesh,
+        *,
+        cost_model: CostModel | None = None,
+    ) -> Plan:
         """The plan that `to_json` wrote, for the same function, argument shapes and mesh.
+
+        Args:
+            cost_model: what it is priced with, by default the mesh's devices' preset.
 
         Raises:
             PlanMismatch: the text is no plan, or was written for another function, other shapes or another mesh.
         """
-        return Plan(*from_json(text, fn, example_args, mesh), timings={}, strategy="planned")
+        return Plan(*from_json(text, fn, example_args, mesh, cost_model), timings={}, strategy="planned")
