@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.experimental.layout import Layout as MemoryLayout
+from jax.experimental.layout import with_layout_constraint
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 from jax.sharding import Mesh, NamedSharding
@@ -22,6 +24,7 @@ from planner.decisions import Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
+from planner.rules import ruled_call_p
 
 
 def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
@@ -76,9 +79,30 @@ class _Emitter:
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
         if op.primitive is jex_primitives.sharding_constraint_p:
             return operands
+        if op.primitive is ruled_call_p and op in self.decisions.members:
+            return self.on_shards(op, operands)
+        if op.primitive is jex_primitives.fft_p:
+            return [_in_rows(op.primitive.bind(_in_rows(operands[0]), **op.params))]
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
+
+    def on_shards(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+        """The user's function on each device's shards, whose partial results are summed."""
+        index, member = self.decisions.members[op]
+        strategy = self.assignment.strategy(index)
+        specs = [
+            [to_spec(strategy.layout(member.dims(dims))) for dims in side]
+            for side in (member.rule.operands, member.rule.results)
+        ]
+        over = strategy.axes_on(member.reduced)
+
+        def run(*shards: Any) -> list[Any]:
+            made = op.params["ruled"].fn(*shards)
+            return jax.lax.psum(made, over) if over else made
+
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
+        return mapped(*operands)
 
     def params(self, op: Op) -> tuple[Mapping[str, Any], Sequence[Any]]:
         """The op's parameters with constrained bodies, and arrays to pass before the operands."""
@@ -117,3 +141,12 @@ class _Emitter:
 
     def pin(self, array: Any, layout: Layout) -> Any:
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
+
+
+def _in_rows(array: Any) -> Any:
+    """The array in row-major memory.
+
+    XLA lets a transform read and write in whatever order collectives around it work best in, and then its CPU backend
+    refuses any but this one.
+    """
+    return with_layout_constraint(array, MemoryLayout(tuple(range(array.ndim))))
