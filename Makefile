@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
+.PHONY: setup test test-harness test-random demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
 
 setup: .venv/installed
 
@@ -23,6 +23,13 @@ setup: .venv/installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-harness: setup
+	$(BIN)/python tests/sweep.py harness
+	$(BIN)/python tests/against_shardy.py
+
+test-random: setup
+	$(BIN)/python tests/sweep.py random --count 2000
 
 demo: setup
 	$(BIN)/meshwright demo

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.experimental.layout import Layout as MemoryLayout
 from jax.experimental.layout import with_layout_constraint
 from jax.extend import core as jex_core
@@ -21,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from planner._jax_compat import as_written
 from planner.assignment import Assignment
 from planner.decisions import Use
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, solve_operands
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
 from planner.rules import ruled_call_p
@@ -64,7 +65,8 @@ class _Emitter:
         """Evaluates a body; its outputs as the plan wants them where it says so."""
         scope = _Scope()
         for value, arg in zip(body.inputs, args, strict=True):
-            scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
+            if arg is not None:
+                scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
         for op in body.ops:
             with as_written(op.source_info):
                 results = self.apply(op, scope)
@@ -99,7 +101,7 @@ class _Emitter:
 
         def run(*shards: Any) -> list[Any]:
             made = op.params["ruled"].fn(*shards)
-            return jax.lax.psum(made, over) if over else made
+            return lax.psum(made, over) if over else made
 
         mapped = jax.shard_map(run, mesh=self.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
         return mapped(*operands)
@@ -108,6 +110,9 @@ class _Emitter:
         """The op's parameters with constrained bodies, and arrays to pass before the operands."""
         if not op.bodies:
             return op.params, ()
+        if op.primitive is lax.linear_solve_p:
+            solve = self.closed(op.bodies[0], solve_operands(op.params))
+            return {**op.params, "jaxprs": op.params["jaxprs"]._replace(solve=solve)}, ()
         bodies = [self.closed(body) for body in op.bodies]
         if op.primitive is jex_primitives.remat_p:
             (body,) = bodies
@@ -119,8 +124,15 @@ class _Emitter:
             return {**op.params, "branches": tuple(bodies)}, ()
         return {**op.params, TRANSPARENT.get(op.primitive, "jaxpr"): bodies[0]}, ()
 
-    def closed(self, body: Body) -> jex_core.ClosedJaxpr:
-        return jax.make_jaxpr(lambda *args: self.run(body, args))(*(value.struct() for value in body.inputs))
+    def closed(self, body: Body, read: Sequence[int] | None = None) -> jex_core.ClosedJaxpr:
+        """The body as a jaxpr of all its inputs, or of those that it reads, in that order."""
+        read = range(len(body.inputs)) if read is None else read
+
+        def run(*args: Any) -> list[Any]:
+            given = dict(zip(read, args, strict=True))
+            return self.run(body, [given.get(position) for position in range(len(body.inputs))])
+
+        return jax.make_jaxpr(run)(*(body.inputs[position].struct() for position in read))
 
     def fetch(self, atom: Atom, use: Use | None, scope: _Scope) -> Any:
         """An operand, resharded if its use wants it otherwise than it was made."""
@@ -140,7 +152,7 @@ class _Emitter:
         return self.pin(array, layout) if layout else array
 
     def pin(self, array: Any, layout: Layout) -> Any:
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
+        return lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
 
 
 def _in_rows(array: Any) -> Any:
