@@ -1,10 +1,10 @@
 """Many cases, planned and run on eight devices and held against the unsharded result.
 
-The cases are JAX's own primitive harnesses, programs drawn at random, or steps of third-party libraries. Each runs under
-the cheapest plan, under the assignment that splits the most, and under assignments drawn at random, for the cheapest plan
-of a small array is to replicate it. Cases are compiled many at a time in processes of their own, and one at a time where
-that fails; a case that takes the process with it is one failed case. What is done is kept in a file, a line per case, so
-that a run can be stopped and goes on where it was.
+The cases are JAX's own primitive harnesses, programs drawn at random, or steps of third-party libraries. Each runs
+under the cheapest plan, under the assignment that splits the most, and under assignments drawn at random, for the
+cheapest plan of a small array is to replicate it. Cases are compiled many at a time in processes of their own, and
+one at a time where that fails; a case that takes the process with it is one failed case. What is done is kept in a
+file, a line per case, so that a run can be stopped and goes on where it was.
 
     python tests/sweep.py harness                   every case of the harnesses
     python tests/sweep.py vmapped                   each case eight times over, by vmap
@@ -111,7 +111,10 @@ class Conductor:
         while time.monotonic() < self.deadline and not self.waiting.empty():
             command = [sys.executable, __file__, self.source, "--worker"]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            with subprocess.Popen(command, text=True, **pipes) as worker:
+            # Eight devices that call OpenBLAS at once, each with threads of its own, wait for each other, now and then
+            # for ever.
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            with subprocess.Popen(command, text=True, env=environment, **pipes) as worker:
                 self.serve(worker)
 
     def serve(self, worker: subprocess.Popen[str]) -> None:

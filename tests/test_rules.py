@@ -81,6 +81,7 @@ RENDERED = {
     "reduce_sum": "d0 d1 d2 -> d1 {reduce: d0 d2}",
     "reduce_and": "d0 d1 -> d0 {reduce: d1}",
     "reduce_and of bits": "d0 d1 -> d0 {replicate: d1}",
+    "reduce_max complex": "d0 d1 -> d0 {replicate: d1}",
     "argmax": "d0 d1 -> d0 {replicate: d1}",
     "cumsum": "d0 d1 -> d0 d1 {replicate: d1}",
     "sort with values": "d0 d1, d0 d1 -> d0 d1, d0 d1 {replicate: d0}",
