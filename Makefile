@@ -3,7 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
+# Several devices of one process call OpenBLAS at once; its threads then wait for each other, now and then for ever.
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: setup test test-harness test-packages test-random demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
 
 setup: .venv/installed
 
@@ -23,6 +26,18 @@ setup: .venv/installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+# They go on where they were stopped; `python tests/sweep.py --fresh` begins again.
+test-harness: setup
+	$(BIN)/python tests/sweep.py harness
+	$(BIN)/python tests/sweep.py vmapped
+	$(BIN)/python tests/against_shardy.py
+
+test-random: setup
+	$(BIN)/python tests/sweep.py random --count 2000
+
+test-packages: setup
+	$(BIN)/python tests/sweep.py packages
 
 demo: setup
 	$(BIN)/meshwright demo

@@ -17,7 +17,7 @@ from planner.plan import plan
 from planner.planned import Plan
 from planner.predict import Prediction
 from planner.program import Collective
-from planner.rules import ShardingRule, register_rule
+from planner.rules import ShardingRule, register_rule, sharding_rule
 
 __all__ = [
     "Collective",
@@ -37,4 +37,5 @@ __all__ = [
     "autoshard",
     "plan",
     "register_rule",
+    "sharding_rule",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 from jax import lax
 from jax._src import source_info_util
 from jax._src.core import trace_state_clean
+from jax._src.shard_map import shard_map_p
 from jax.extend import core as jex_core
 
 try:
@@ -16,7 +17,16 @@ try:
 except ImportError:  # before JAX 0.10.2
     from jax._src import prng  # type: ignore[no-redef, attr-defined]
 
-__all__ = ["as_written", "optional_primitives", "random_unwrap_p", "random_wrap_p", "source_line", "trace_state_clean"]
+__all__ = [
+    "as_written",
+    "not_the_users",
+    "optional_primitives",
+    "random_unwrap_p",
+    "random_wrap_p",
+    "shard_map_p",
+    "source_line",
+    "trace_state_clean",
+]
 
 random_wrap_p, random_unwrap_p = prng.random_wrap_p, prng.random_unwrap_p
 
@@ -33,6 +43,11 @@ def source_line(source_info: Any) -> str:
     if frame is None:
         return ""
     return f"{os.path.basename(frame.file_name)}:{frame.start_line}"
+
+
+def not_the_users(file_name: str) -> None:
+    """Lines of this file never count as the user's."""
+    source_info_util.register_exclusion(file_name)
 
 
 def optional_primitives(*names: str) -> tuple[jex_core.Primitive, ...]:

@@ -22,7 +22,7 @@ from planner.price import Priced, price
 from planner.problem import Problem, tie
 from planner.progress import Stages
 from planner.solve import Solution, solve
-from planner.specs import Request, constraints, pins
+from planner.specs import Request, constraints, mapped, pins
 from planner.trace import Traced
 from planner.twins import twins
 from planner.uses import decide
@@ -236,5 +236,6 @@ def build(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice) -> P
         pins(request.in_specs, graph.body.inputs, traced.in_paths, sizes),
         pins(request.out_specs, graph.body.outputs, traced.out_paths, sizes),
         constraints(graph, sizes),
+        mapped(graph, sizes),
     )
     return price(graph, decisions, mesh.cost)

@@ -17,7 +17,9 @@ from planner.layout import PartialLayout
 from planner.rules import ShardingRule
 from planner.strategies import Dims
 
-NodeKind = OneOf["argument", "ops", "carry", "invariant", "slices", "stacked", "branch result", "result", "view"]
+NodeKind = OneOf[
+    "argument", "ops", "carry", "invariant", "slices", "stacked", "branch result", "result", "view", "mapped"
+]
 
 REPLICATED = -1
 """Stands for a node where a value is whole on every device and there is nothing to decide."""

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import lax
+from jax.experimental.layout import Layout as MemoryLayout
+from jax.experimental.layout import with_layout_constraint
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 from jax.sharding import Mesh, NamedSharding
@@ -19,9 +22,10 @@ from jax.sharding import Mesh, NamedSharding
 from planner._jax_compat import as_written
 from planner.assignment import Assignment
 from planner.decisions import Use
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, solve_operands
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
+from planner.rules import ruled_call_p
 
 
 def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
@@ -61,7 +65,8 @@ class _Emitter:
         """Evaluates a body; its outputs as the plan wants them where it says so."""
         scope = _Scope()
         for value, arg in zip(body.inputs, args, strict=True):
-            scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
+            if arg is not None:
+                scope.arrays[value] = self.constrain(arg, self.assignment.home(value))
         for op in body.ops:
             with as_written(op.source_info):
                 results = self.apply(op, scope)
@@ -76,14 +81,38 @@ class _Emitter:
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
         if op.primitive is jex_primitives.sharding_constraint_p:
             return operands
+        if op.primitive is ruled_call_p and op in self.decisions.members:
+            return self.on_shards(op, operands)
+        if op.primitive is jex_primitives.fft_p:
+            return [_in_rows(op.primitive.bind(_in_rows(operands[0]), **op.params))]
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
+
+    def on_shards(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+        """The user's function on each device's shards, whose partial results are summed."""
+        index, member = self.decisions.members[op]
+        strategy = self.assignment.strategy(index)
+        specs = [
+            [to_spec(strategy.layout(member.dims(dims))) for dims in side]
+            for side in (member.rule.operands, member.rule.results)
+        ]
+        over = strategy.axes_on(member.reduced)
+
+        def run(*shards: Any) -> list[Any]:
+            made = op.params["ruled"].fn(*shards)
+            return lax.psum(made, over) if over else made
+
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
+        return mapped(*operands)
 
     def params(self, op: Op) -> tuple[Mapping[str, Any], Sequence[Any]]:
         """The op's parameters with constrained bodies, and arrays to pass before the operands."""
         if not op.bodies:
             return op.params, ()
+        if op.primitive is lax.linear_solve_p:
+            solve = self.closed(op.bodies[0], solve_operands(op.params))
+            return {**op.params, "jaxprs": op.params["jaxprs"]._replace(solve=solve)}, ()
         bodies = [self.closed(body) for body in op.bodies]
         if op.primitive is jex_primitives.remat_p:
             (body,) = bodies
@@ -95,8 +124,15 @@ class _Emitter:
             return {**op.params, "branches": tuple(bodies)}, ()
         return {**op.params, TRANSPARENT.get(op.primitive, "jaxpr"): bodies[0]}, ()
 
-    def closed(self, body: Body) -> jex_core.ClosedJaxpr:
-        return jax.make_jaxpr(lambda *args: self.run(body, args))(*(value.struct() for value in body.inputs))
+    def closed(self, body: Body, read: Sequence[int] | None = None) -> jex_core.ClosedJaxpr:
+        """The body as a jaxpr of all its inputs, or of those that it reads, in that order."""
+        read = range(len(body.inputs)) if read is None else read
+
+        def run(*args: Any) -> list[Any]:
+            given = dict(zip(read, args, strict=True))
+            return self.run(body, [given.get(position) for position in range(len(body.inputs))])
+
+        return jax.make_jaxpr(run)(*(body.inputs[position].struct() for position in read))
 
     def fetch(self, atom: Atom, use: Use | None, scope: _Scope) -> Any:
         """An operand, resharded if its use wants it otherwise than it was made."""
@@ -116,4 +152,13 @@ class _Emitter:
         return self.pin(array, layout) if layout else array
 
     def pin(self, array: Any, layout: Layout) -> Any:
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
+        return lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
+
+
+def _in_rows(array: Any) -> Any:
+    """The array in row-major memory.
+
+    XLA lets a transform read and write in whatever order collectives around it work best in, and then its CPU backend
+    refuses any but this one.
+    """
+    return with_layout_constraint(array, MemoryLayout(tuple(range(array.ndim))))

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import networkx as nx
 import numpy as np
+from jax import lax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
@@ -17,8 +18,18 @@ TRANSPARENT: Mapping[jex_core.Primitive, str] = {
     jex_primitives.remat_p: "jaxpr",
     jex_primitives.custom_jvp_call_p: "call_jaxpr",
     jex_primitives.custom_vjp_call_p: "call_jaxpr",
+    lax.linear_solve_p: "jaxprs",
 }
 """Calls that are kept, with the parameter that holds the body; a value that enters or leaves keeps its layout."""
+
+
+def solve_operands(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """The positions of the operands of a `custom_linear_solve` that its solving reads, in its order."""
+    lengths, solve = params["const_lengths"], params["jaxprs"].solve
+    first, constants = lengths.matvec + lengths.vecmat, lengths.solve
+    right_hand_side = first + constants + lengths.transpose_solve
+    others = len(solve.in_avals) - constants
+    return (*range(first, first + constants), *range(right_hand_side, right_hand_side + others))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.layout import Layout, PartialLayout
 from planner.rules import ShardingRule, rule_for
+from planner.specs import Border
 from planner.strategies import Dims
 
 Matching = dict[int, int]
@@ -38,12 +39,18 @@ class Grouping:
     Attributes:
         homes: for every value that is not constant.
         members: every op that is sharded, with its node.
-        boundaries: for each loop or branch, the homes inside that its operands go to, and those that its bodies'
-            outputs go to, each with how many leading dimensions the value outside has on top.
+        boundaries: for each loop, branch or `shard_map`, the homes inside that its operands go to, and those that its
+            bodies' outputs go to, each with how many leading dimensions the value outside has on top.
         constant: values made of literals and iota alone.
     """
 
-    def __init__(self, graph: Graph, in_pins: Sequence[Layout | None], constraints: Mapping[Op, PartialLayout]):
+    def __init__(
+        self,
+        graph: Graph,
+        in_pins: Sequence[Layout | None],
+        constraints: Mapping[Op, PartialLayout],
+        mapped: Mapping[Op, Border],
+    ):
         self.nodes: list[Node] = []
         self.homes: dict[Value, Home] = {}
         self.members: dict[Op, tuple[int, Member]] = {}
@@ -51,7 +58,7 @@ class Grouping:
         self.constant: set[Value] = set()
         self.unruled: list[Op] = []
         self.aliases: dict[Value, Atom] = {}
-        self._constraints = constraints
+        self._constraints, self._mapped = constraints, mapped
         self._rules: dict[Op, ShardingRule] = {}
         self._factors: dict[Op, dict[str, int]] = {}
         self._cluster_of: dict[Op, _Cluster] = {}
@@ -98,6 +105,8 @@ class Grouping:
                 self._see_through(op, weight)
             elif op.bodies:
                 self._enter(op, weight)
+            elif op in self._mapped:
+                self._pin_border(op, weight)
             elif not op.effects and all(self.is_constant(atom) for atom in op.operands):
                 self.constant.update(op.results)
             else:
@@ -108,6 +117,21 @@ class Grouping:
         self.aliases.update(zip(body.inputs, op.operands, strict=True))
         self._walk(body, weight)
         self.aliases.update(zip(op.results, body.outputs, strict=True))
+
+    def _pin_border(self, op: Op, weight: float) -> None:
+        """A call that says itself how it is laid out."""
+
+        def pinned(atoms: Sequence[Atom], layouts: Sequence[Layout]) -> tuple[Home, ...]:
+            return tuple(
+                self.new_value("mapped", aval_of(atom).shape, op.name, weight, layout, op.source)
+                for atom, layout in zip(atoms, layouts, strict=True)
+            )
+
+        operands, results = (
+            pinned(atoms, layouts) for atoms, layouts in zip((op.operands, op.results), self._mapped[op], strict=True)
+        )
+        self.homes.update(zip(op.results, results, strict=True))
+        self.boundaries[op] = operands, ()
 
     def _enter(self, op: Op, weight: float) -> None:
         """Values that cross into a loop or a branch are laid out at its border, one layout for all rounds."""

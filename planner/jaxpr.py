@@ -15,11 +15,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import source_line
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, check
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, check, solve_operands
 from planner.simplify import fold_transpositions
 from planner.trace import Traced
 
@@ -55,6 +56,15 @@ class _Builder:
     def fresh_body(self, jaxpr: jex_core.Jaxpr, consts: Any) -> Body:
         return self.body(jaxpr, consts, tuple(_value(var.aval) for var in jaxpr.invars))
 
+    def solve_body(self, eqn: jex_core.JaxprEqn) -> Body:
+        """How a `custom_linear_solve` solves; what only its derivatives read are inputs that no op has."""
+        inputs = tuple(_value(var.aval) for var in eqn.invars)
+        solve = eqn.params["jaxprs"].solve
+        ops: list[Op] = []
+        read = [inputs[position] for position in solve_operands(eqn.params)]
+        outputs = self.inline(solve.jaxpr, solve.consts, tuple(read), ops, {})
+        return Body(inputs, outputs, fold_transpositions(_live(ops, outputs), outputs))
+
     def inline(
         self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Atom, ...], ops: list[Op], seen: dict[Any, Op]
     ) -> tuple[Atom, ...]:
@@ -84,7 +94,10 @@ class _Builder:
         if key is not None and key in seen:
             return seen[key].results
         with self.called_from(eqn):
-            bodies = tuple(self.fresh_body(*_open(inner)) for inner in _bodies(eqn))
+            if eqn.primitive is lax.linear_solve_p:
+                bodies: tuple[Body, ...] = (self.solve_body(eqn),)
+            else:
+                bodies = tuple(self.fresh_body(*_open(inner)) for inner in _bodies(eqn))
         source_info = self.written_at(eqn)
         op = Op(
             eqn.primitive,

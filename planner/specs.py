@@ -11,6 +11,7 @@ from jax.extend.core import primitives as jex_primitives
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef
 
+from planner._jax_compat import shard_map_p
 from planner.errors import InvalidSpec
 from planner.graph import Atom, Graph, Op, aval_of
 from planner.layout import Layout, PartialLayout, from_spec
@@ -103,6 +104,30 @@ def pins(
         None if spec is None else from_spec(spec, aval_of(atom).shape, mesh, name)
         for spec, atom, name in zip(specs, atoms, names, strict=True)
     ]
+
+
+Border = tuple[tuple[Layout, ...], tuple[Layout, ...]]
+"""The layouts in which a call takes its operands and gives its results."""
+
+
+def mapped(graph: Graph, mesh: Mapping[str, int]) -> dict[Op, Border]:
+    """The calls of `shard_map` in the program, laid out as their specs say.
+
+    One that is written for another mesh than this is not among them.
+    """
+    found: dict[Op, Border] = {}
+    for op, _ in graph.walk():
+        if op.primitive is shard_map_p and dict(op.params["mesh"].shape) == dict(mesh):
+            sides = zip((op.operands, op.results), (op.params["in_specs"], op.params["out_specs"]), strict=True)
+            operands, results = (
+                tuple(
+                    from_spec(spec, aval_of(atom).shape, mesh, f"shard_map at {op.source}")
+                    for atom, spec in zip(atoms, specs, strict=True)
+                )
+                for atoms, specs in sides
+            )
+            found[op] = operands, results
+    return found
 
 
 def constraints(graph: Graph, mesh: Mapping[str, int]) -> dict[Op, PartialLayout]:

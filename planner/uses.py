@@ -8,6 +8,7 @@ from planner.decisions import REPLICATED, Decisions, Home, Member, Use
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.grouping import Grouping
 from planner.layout import Layout, PartialLayout
+from planner.specs import Border
 
 
 def decide(
@@ -16,6 +17,7 @@ def decide(
     in_pins: Sequence[Layout | None],
     out_pins: Sequence[Layout | None],
     constraints: Mapping[Op, PartialLayout],
+    mapped: Mapping[Op, Border],
 ) -> Decisions:
     """All decisions of a program.
 
@@ -23,8 +25,9 @@ def decide(
         ties: for each result, the argument whose layout it takes, or None.
         in_pins, out_pins: the layouts that the user asked for, per argument and result.
         constraints: the layouts of `with_sharding_constraint` in the program.
+        mapped: those of the borders of `shard_map`.
     """
-    grouping = Grouping(graph, in_pins, constraints)
+    grouping = Grouping(graph, in_pins, constraints, mapped)
     collector = _Uses(grouping)
     collector.walk(graph.body, 1.0)
     wanted: list[Home | None] = []
@@ -70,7 +73,7 @@ class _Uses:
         for op in body.ops:
             if op.primitive in TRANSPARENT:
                 self.walk(op.bodies[0], weight)
-            elif op.bodies:
+            elif op in grouping.boundaries:
                 entering, leaving = grouping.boundaries[op]
                 self.operand_uses[op] = tuple(
                     self._use(atom, home, weight, body) for atom, home in zip(op.operands, entering, strict=True)

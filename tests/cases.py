@@ -197,6 +197,7 @@ def _reduction() -> list[Case]:
         Case("reduce_and", lambda x: lax.reduce_and(x, (1,)), (bools(16, 32),)),
         Case("reduce_and of bits", lambda x: lax.reduce_and(x, (1,)), (ints(16, 32),)),
         Case("reduce_max", lambda x: lax.reduce_max(x, (1,)), (X,)),
+        Case("reduce_max complex", lambda x: lax.reduce_max(x, (1,)), (floats(16, 32, dtype=np.complex64),)),
         Case("reduce_min", lambda x: lax.reduce_min(x, (0,)), (X,)),
         Case("reduce_or", lambda x: lax.reduce_or(x, (0,)), (bools(16, 32),)),
         Case("reduce_prod", lambda x: lax.reduce_prod(x, (0,)), (X,)),

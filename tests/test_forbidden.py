@@ -97,6 +97,16 @@ def test_transforms_are_never_split(case: Case) -> None:
     assert transform not in priced.decisions.members, "it is whole on every device"
 
 
+def test_transforms_read_and_write_rows() -> None:
+    """XLA's CPU backend refuses one in any other order, into which collectives around it bring its arrays.
+
+    What that takes is a whole program: number 1 and 82 of `tests/random_programs.py` are two.
+    """
+    case = next(case for case in CASES if case.name == "rfft")
+    lowered = plan(case.fn, case.args, MESH).jit().lower(*case.args).as_text()
+    assert lowered.count("@LayoutConstraint") == 2
+
+
 FFT_PROGRAM = """
 import sys
 sys.path[:0] = {paths!r}

@@ -13,7 +13,7 @@ from planner.rules.registry import register
 from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
 
 
-@register(p.reduce_sum_p, p.reduce_prod_p, p.reduce_max_p, p.reduce_min_p)
+@register(p.reduce_sum_p, p.reduce_prod_p)
 def _reduce(
     operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any
 ) -> ShardingRule:
@@ -32,6 +32,13 @@ def _reduce_whole(
     return ShardingRule.of(
         operands, results, [names], [_without(names, axes)], replicate=[names[axis] for axis in axes]
     )
+
+
+@register(p.reduce_max_p, p.reduce_min_p)
+def _reduce_ordered(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
+    """Complex numbers have no order that an all-reduce knows: XLA's CPU compiler refuses."""
+    reduce = _reduce_whole if np.issubdtype(operands[0].dtype, np.complexfloating) else _reduce
+    return reduce(operands, results, **params)
 
 
 @register(p.reduce_and_p, p.reduce_or_p)

@@ -75,7 +75,12 @@ def register_rule(
         return ShardingRule.parse(pattern, _shapes(operands), _shapes(results), reduce, replicate, permute)
 
     if flops is not None:
-        _FLOPS[primitive] = flops
+        register_flops(primitive, flops)
+
+
+def register_flops(primitive: Primitive, flops: FlopsFn) -> None:
+    """Say how much a primitive computes."""
+    _FLOPS[primitive] = flops
 
 
 def kernel_flops(primitive: Primitive) -> FlopsFn | None:

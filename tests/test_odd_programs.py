@@ -1,0 +1,32 @@
+"""Programs with callbacks, effects, kernels, nested control flow and odd types plan, run and give the same numbers."""
+
+from __future__ import annotations
+
+import pytest
+from forced import device_mesh
+from odd_programs import ODD, W, X, shard_map_inside
+from planned import Job, outcomes
+
+from planner import ReplicatedPrimitiveWarning, plan
+
+MESHES = ({"x": 8}, {"x": 2, "y": 4})
+TOGETHER = 6
+
+
+@pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
+@pytest.mark.parametrize("first", range(0, len(ODD), TOGETHER), ids=lambda first: ODD[first].name)
+def test_odd_programs_compute_the_same(first: int) -> None:
+    found = outcomes([Job(case, MESHES, drawn=1) for case in ODD[first : first + TOGETHER]])
+    assert not [outcome for outcome in found if outcome.status != "passed"]
+
+
+def test_a_shard_map_keeps_its_specs() -> None:
+    """Over the plan's own axes its specs are its rule; over others it is warned of."""
+    planned = plan(shard_map_inside, (X, W), device_mesh(x=2, y=4), unknown="error")
+    assignment = planned.choice.assignment
+    (op,) = (op for op, _ in assignment.priced.graph.walk() if op.name == "shard_map")
+    wanted = [assignment.wanted(use) for use in assignment.priced.decisions.operands[op] if use]
+    assert wanted == [(("x",), ("y",)), (("y",), ())]
+    assert assignment.home(op.results[0]) == (("x",), ())
+    with pytest.warns(ReplicatedPrimitiveWarning, match=r"shard_map at odd_programs\.py:\d+"):
+        plan(shard_map_inside, (X, W), device_mesh(x=8))
