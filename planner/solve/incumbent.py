@@ -84,4 +84,4 @@ class Incumbent:
 
     def tell(self) -> None:
         if self.report is not None:
-            self.report(Progress(self.clock.seconds, self.cost, self.lower_bound))
+            self.report(Progress(self.clock.elapsed, self.cost, self.lower_bound))

@@ -49,6 +49,7 @@ class Model:
         prices: per row, the cost per byte that a bound put on it; a place to start from, no part of any cost.
         limit: bytes that may be live in any row; with `inf`, the peak over the rows is what is to be kept low.
         offset: the cost of whatever is picked.
+        grain: the costs of any two assignments differ by a multiple of this; 0 if nothing of the kind is known.
     """
 
     costs: tuple[FloatArray, ...]
@@ -58,6 +59,7 @@ class Model:
     prices: FloatArray
     limit: float
     offset: float = 0.0
+    grain: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -84,6 +86,18 @@ class Model:
         """Bytes above the limit in the worst row; not positive if the picks fit."""
         return float(self.usage(picks).max() - self.limit) if self.rows else -math.inf
 
+    def trivial_bound(self) -> float:
+        """Each part's own least."""
+        nodes = sum(float(costs.min()) for costs in self.costs)
+        return self.offset + nodes + sum(float(cost.min()) for cost in self.pairs.values())
+
+    def dearest(self) -> float:
+        """More than any possible assignment costs."""
+        total = self.offset
+        for part in (*self.costs, *self.pairs.values()):
+            total += float(part[np.isfinite(part)].max(initial=0.0))
+        return total
+
     def without_limit(self) -> Model:
         loads = tuple(Load.nothing(costs.size) for costs in self.costs)
         return replace(self, loads=loads, base=np.zeros(0), prices=np.zeros(0), limit=math.inf)
@@ -106,13 +120,21 @@ class Model:
             pairs[pair] = pairs[pair] + cost if pair in pairs else cost
         if problem.usage_limit is None:
             loads = tuple(Load.nothing(cost.size) for cost in costs)
-            return Model(tuple(costs), pairs, loads, np.zeros(0), np.zeros(0), math.inf)
+            return Model(tuple(costs), pairs, loads, np.zeros(0), np.zeros(0), math.inf, grain=_grain(problem))
         spans, rows = _row_spans(problem)
         loads = tuple(
             Load(span.reshape(1, 2), usage.reshape(1, -1)) if span[0] < span[1] else Load.nothing(usage.size)
             for span, usage in zip(spans, problem.usages, strict=True)
         )
-        return Model(tuple(costs), pairs, loads, np.zeros(rows), np.zeros(rows), problem.usage_limit)
+        return Model(
+            tuple(costs), pairs, loads, np.zeros(rows), np.zeros(rows), problem.usage_limit, grain=_grain(problem)
+        )
+
+
+def _grain(problem: Problem) -> float:
+    """One if all costs are whole numbers, as in the contest's instances."""
+    parts = (*problem.costs, *(edge.cost for edge in problem.edges))
+    return float(all((np.floor(part) == part).all() for part in parts))
 
 
 def _row_spans(problem: Problem) -> tuple[IntArray, int]:
