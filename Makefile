@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time clean
+.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
 
 setup: .venv/installed
 
@@ -35,8 +35,17 @@ lint: setup
 bench-plans: setup
 	$(BIN)/python -m experiments.bench_plans
 
+bench-predict: setup
+	$(BIN)/python -m experiments.bench_predict
+
+bench-audit: setup
+	$(BIN)/python -m experiments.bench_audit
+
 bench-plan-time: setup
 	$(BIN)/python -m experiments.bench_plan_time
+
+bench-published: setup
+	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

@@ -1,6 +1,8 @@
 """What a second and a byte cost: devices, links, collectives, the roofline. Knows neither JAX nor plans."""
 
+from costmodel import bounds
 from costmodel.collectives import KINDS
+from costmodel.decoder import Decoder
 from costmodel.errors import MeshwrightError, ProfileError, UnknownPreset
 from costmodel.model import CostModel, MeshCost
 from costmodel.placement import Placement, Segment
@@ -10,6 +12,7 @@ from costmodel.topology import Device, Dim, Link, Topology
 __all__ = [
     "KINDS",
     "CostModel",
+    "Decoder",
     "Device",
     "Dim",
     "Link",
@@ -20,6 +23,7 @@ __all__ = [
     "Segment",
     "Topology",
     "UnknownPreset",
+    "bounds",
     "device_preset",
     "preset",
     "preset_names",

@@ -1,6 +1,9 @@
-"""The roofline: an op takes as long as the busiest of arithmetic, memory and special functions."""
+"""The roofline: an op takes as long as arithmetic or memory, whichever is busier, and what its class takes beside."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,7 +12,11 @@ from costmodel.topology import Device
 
 
 def roofline_seconds(
-    device: Device, flops: ArrayLike, nbytes: ArrayLike, dtype: str, transcendentals: ArrayLike = 0.0
+    device: Device,
+    flops: ArrayLike,
+    nbytes: ArrayLike,
+    dtype: str,
+    elements: Mapping[str, ArrayLike] = MappingProxyType({}),
 ) -> np.ndarray:
     """Seconds on one device, without the launch (which the ops of one fusion share).
 
@@ -17,29 +24,31 @@ def roofline_seconds(
         flops: multiplications and additions, counted apart, on this device.
         nbytes: read from and written to memory by this device.
         dtype: numpy name of the type that the arithmetic is done in.
-        transcendentals: elements through exp, tanh, log and their like.
+        elements: by class of `ELEMENT_CLASSES`, how many this device works on.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009).
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
     memory = np.asarray(nbytes, dtype=float) / device.memory_bytes_per_second
-    seconds = np.maximum(arithmetic, memory)
-    if device.transcendentals_per_second is None:
-        return seconds
-    return np.maximum(seconds, np.asarray(transcendentals, dtype=float) / device.transcendentals_per_second)
+    beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
+    return np.maximum(arithmetic, memory) + beside
 
 
-def matmul_efficiency(device: Device, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike) -> np.ndarray:
-    """The share of the device's rate that a matrix multiplication of these sizes reaches.
-
-    Each dimension costs as if it were larger by a fixed amount: what it takes to fill and drain the units.
+def matmul_seconds(
+    device: Device,
+    dtype: str,
+    rows: ArrayLike,
+    inner: ArrayLike,
+    columns: ArrayLike,
+    batch: ArrayLike = 1.0,
+    nbytes: ArrayLike = 0.0,
+) -> np.ndarray:
+    """Seconds of a matrix multiplication on one device, its launch included; formula and source in `costmodel.gemm`.
 
     Args:
+        dtype: numpy name of the type that is multiplied.
         rows, inner, columns: the sizes on one device; a convolution's rows are its output positions.
+        batch: how many products.
+        nbytes: of operands and results that go through this device's memory.
     """
-    half = device.half_rate_size
-    efficiency = np.ones(())
-    for size in (rows, inner, columns):
-        at_least_one = np.maximum(np.asarray(size, dtype=float), 1.0)
-        efficiency = efficiency * at_least_one / (at_least_one + half)
-    return efficiency
+    return device.matmul_shape(dtype).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)

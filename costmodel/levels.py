@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.placement import Segment
-from costmodel.topology import Dim, Topology
+from costmodel.topology import Dim, Link, Topology
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Level:
         pass_hops: messages in a row until all have heard from all, neighbour to neighbour.
         tree_hops: the same where pairs at any distance may talk.
         start_seconds: paid once.
+        copy_seconds_per_byte: a device's own share, to its place in the result.
+        reduce_bytes_per_second: an all-reduce done by the switch; None where it does none.
+        staged: whether the levels inside do their part first, and this one only what they leave.
     """
 
     size: int
@@ -40,16 +43,37 @@ class Level:
     pass_hops: int
     tree_hops: int
     start_seconds: float
+    copy_seconds_per_byte: float = 0.0
+    reduce_bytes_per_second: float | None = None
+    staged: bool = False
 
 
-def group_levels(topology: Topology, segments: Sequence[Segment]) -> tuple[Level, ...]:
+Levels = tuple[Level, ...]
+
+
+def protocols(topology: Topology, segments: Sequence[Segment], kind: str) -> tuple[Levels, ...]:
+    """The levels of a group for one kind of collective, for each protocol that the runtime may choose.
+
+    Every link as it is; and where there are links with a protocol for small messages, those by it.
+    """
+    links = [dim.measured.get(kind, dim.link) for dim in topology.dims]
+    ways = [links]
+    if any(link.eager for link in links):
+        ways.append([link.small() for link in links])
+    return tuple(
+        group_levels([replace(d, link=link) for d, link in zip(topology.dims, way, strict=True)], segments)
+        for way in ways
+    )
+
+
+def group_levels(dims: Sequence[Dim], segments: Sequence[Segment]) -> Levels:
     """The levels of a group that spans the segments, innermost first; none for a group of one device."""
     rows: dict[object, list[Level]] = {}
-    for index in reversed(range(len(topology.dims))):
+    for index in reversed(range(len(dims))):
         parts = _merged([segment for segment in segments if segment.dim == index])
-        dim = topology.dims[index]
+        dim = dims[index]
         for part in parts:
-            key = "torus" if dim.link.kind == "torus" else index
+            key = dim.link.kind if dim.link.kind in ("torus", "mesh") else index
             rows.setdefault(key, []).append(_level(dim, part))
     return tuple(_together(levels) for levels in rows.values())
 
@@ -66,18 +90,33 @@ def _merged(parts: Sequence[Segment]) -> list[Segment]:
 
 
 def _level(dim: Dim, part: Segment) -> Level:
-    if dim.link.kind == "torus":
-        return _ring(dim, part)
-    rate = dim.link.bytes_per_second / (dim.size if dim.link.kind == "bus" else 1)
+    match dim.link.kind:
+        case "torus":
+            return _ring(dim, part)
+        case "mesh":  # a wire to each other device of the dimension
+            wire = dim.link.wire_bytes_per_second or dim.link.bytes_per_second / (dim.size - 1)
+            whole = part.size == dim.size
+            level = _switched(dim.link, part.size, dim.link.bytes_per_second if whole else wire * (part.size - 1))
+            return replace(level, permute_bytes_per_second=wire, exchange_seconds_per_byte=1 / part.size / wire)
+        case "bus":
+            return _switched(dim.link, part.size, dim.link.bytes_per_second / dim.size)
+        case _:
+            return _switched(dim.link, part.size, dim.link.bytes_per_second)
+
+
+def _switched(link: Link, size: int, rate: float) -> Level:
     return Level(
-        size=part.size,
+        size=size,
         gather_bytes_per_second=rate,
         permute_bytes_per_second=rate,
-        exchange_seconds_per_byte=(part.size - 1) / part.size / rate,
-        hop_seconds=dim.link.latency_seconds,
-        pass_hops=part.size - 1,
-        tree_hops=math.ceil(math.log2(part.size)),
-        start_seconds=dim.link.start_seconds,
+        exchange_seconds_per_byte=(size - 1) / size / rate,
+        hop_seconds=link.latency_seconds,
+        pass_hops=size - 1,
+        tree_hops=math.ceil(math.log2(size)),
+        start_seconds=link.start_seconds,
+        copy_seconds_per_byte=1 / link.copy_bytes_per_second if link.copy_bytes_per_second else 0.0,
+        reduce_bytes_per_second=link.reduce_bytes_per_second,
+        staged=link.staged,
     )
 
 
@@ -102,22 +141,24 @@ def _ring(dim: Dim, part: Segment) -> Level:
         pass_hops=hops,
         tree_hops=hops,
         start_seconds=dim.link.start_seconds,
+        staged=dim.link.staged,
     )
 
 
 def _together(levels: Sequence[Level]) -> Level:
-    """The dimensions of a torus that a group spans, used at once: their bandwidths add, their hops too.
+    """The dimensions of a torus or mesh that a group spans, used at once: their bandwidths add, their hops too.
 
     (Scaling book, "Sharded matrices": an AllGather over several axes has the bandwidth of all of them.)
     """
+    if len(levels) == 1:
+        return levels[0]
     slowest = max(levels, key=lambda level: level.hop_seconds)
-    return Level(
+    return replace(
+        slowest,
         size=math.prod(level.size for level in levels),
         gather_bytes_per_second=sum(level.gather_bytes_per_second for level in levels),
         permute_bytes_per_second=min(level.permute_bytes_per_second for level in levels),
         exchange_seconds_per_byte=max(level.exchange_seconds_per_byte for level in levels),
-        hop_seconds=slowest.hop_seconds,
         pass_hops=sum(level.pass_hops for level in levels),
         tree_hops=sum(level.tree_hops for level in levels),
-        start_seconds=slowest.start_seconds,
     )

@@ -7,15 +7,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel import profile
-from costmodel.collectives import KINDS, collective_seconds
-from costmodel.compute import roofline_seconds
+from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
+from costmodel.compute import matmul_seconds, roofline_seconds
 from costmodel.fit import CollectiveFit, fitted_seconds
-from costmodel.levels import Level, group_levels
+from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
 
@@ -26,13 +27,13 @@ class Group:
 
     Attributes:
         size: how many.
-        levels: their links.
+        levels: by kind of collective, their links, once for each protocol of theirs.
         fits: what was measured of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
     """
 
     size: int
-    levels: tuple[Level, ...]
+    levels: Mapping[str, tuple[Levels, ...]]
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
 
@@ -40,7 +41,7 @@ class Group:
         fits = [fit for fit in self.fits if fit.kind == kind]
         if fits and self.size > 1:
             return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices)
-        return collective_seconds(kind, self.levels, nbytes)
+        return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class MeshCost:
         backend: "cpu", "gpu" or "tpu".
         reduce_scatters: whether the compiler's partitioner makes reduce-scatters; on CPU it makes all-reduces
             instead.
-        overlap: the share of communication, 0 to 1, that hides behind computation where there is enough of
-            it.
+        overlap: by kind of collective, the share of its time, 0 to 1, that hides behind computation; 0 where
+            there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
     """
 
@@ -62,7 +63,7 @@ class MeshCost:
     device: Device
     backend: Backend
     reduce_scatters: bool
-    overlap: float
+    overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
 
     def collective_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
@@ -77,15 +78,47 @@ class MeshCost:
         """
         if unknown := [axis for axis in axes if axis not in self.axis_sizes]:
             raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
-        if kind not in KINDS:
-            raise ValueError(f"unknown collective {kind!r}; known are {', '.join(KINDS)}")
+        check_kind(kind)
         return self.groups[frozenset(axes)].seconds(kind, nbytes)
 
+    def exposed_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
+        """What a collective adds to a step: its seconds, less the share that hides behind computation.
+
+        The share is a measured factor by kind, whatever stands beside a collective; so the sum over a program
+        remains a sum over its parts, which a solver can take. It presumes that there is enough to compute.
+        Arguments and errors as in `collective_seconds`.
+        """
+        return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
+
+    def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
+        """Seconds of one collective of no bytes."""
+        return float(self.collective_seconds(kind, axes, 0.0))
+
+    def bandwidth_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
+        """Seconds of one collective less those of none of its bytes: what the links' bandwidth takes."""
+        return self.collective_seconds(kind, axes, nbytes) - self.latency_seconds(kind, axes)
+
     def compute_seconds(
-        self, flops: ArrayLike, nbytes: ArrayLike, dtype: str, transcendentals: ArrayLike = 0.0
+        self,
+        flops: ArrayLike,
+        nbytes: ArrayLike,
+        dtype: str,
+        elements: Mapping[str, ArrayLike] = MappingProxyType({}),
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
-        return roofline_seconds(self.device, flops, nbytes, dtype, transcendentals)
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements)
+
+    def matmul_seconds(
+        self,
+        dtype: str,
+        rows: ArrayLike,
+        inner: ArrayLike,
+        columns: ArrayLike,
+        batch: ArrayLike = 1.0,
+        nbytes: ArrayLike = 0.0,
+    ) -> np.ndarray:
+        """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
 
 
 @dataclass(frozen=True)
@@ -94,12 +127,13 @@ class CostModel:
 
     Attributes:
         topology: devices and links.
-        overlap: share of communication that hides behind computation; 0 unless it was measured.
+        overlap: by kind of collective, the share of its time that hides behind computation; 0 unless it was
+            measured. On CPU nothing does: the cores that would compute are those that copy.
         measured_on: what the figures were taken on, empty for published ones.
     """
 
     topology: Topology
-    overlap: float = 0.0
+    overlap: Mapping[str, float] = field(default_factory=dict, hash=False)
     measured_on: Mapping[str, str | int | float] = field(default_factory=dict, hash=False)
 
     def on(
@@ -153,7 +187,7 @@ def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     innermost = len(topology.dims) - 1
     return Group(
         size=math.prod(segment.size for segment in segments),
-        levels=group_levels(topology, segments),
+        levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
         fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
     )

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from dataclasses import replace
+from functools import cache
 from importlib import resources
 
+from costmodel.cpus import CPU_DEVICES, cpu_topology
 from costmodel.errors import UnknownPreset
-from costmodel.hardware import GPUS, TPUS, Gpu, Shape, Tpu
+from costmodel.gpus import GPUS, Gpu
 from costmodel.model import CostModel
-from costmodel.topology import Device, Dim, Link, Topology
-
-GPUS_PER_HOST = 8
-CPU_DEVICES = 8
-CPU_PROFILE = "cpu-2core.json"
-# Not measured: ten-gigabit Ethernet, shared by the CPU devices of a host.
-ETHERNET = Link("network", latency_seconds=100e-6, bytes_per_second=1.25e9)
+from costmodel.topology import Topology
+from costmodel.tpus import TPUS, Shape, Tpu
 
 # What `jax.Device.device_kind` says, or on GPUs contains, and our name for it. JAX has called some TPUs by
 # two names.
@@ -25,126 +21,131 @@ _TPU_KINDS = {tpu.device_kind: name for name, tpu in TPUS.items()} | {
     "TPU v5e": "v5e",
     "TPU v5p": "v5p",
     "TPU v6e": "v6e",
+    "TPU v7x": "v7x",
 }
-_GPU_MARKS = {"A100": "a100-dgx", "H100": "h100-dgx", "H200": "h200-dgx"}
+_GPU_MARKS = {
+    "V100-SXM3": "v100-dgx2",
+    "V100": "v100-p3",
+    "A100-SXM4-40GB": "a100-40gb-dgx",
+    "A100": "a100-dgx",
+    "H100": "h100-dgx",
+    "H200": "h200-dgx",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+    "B200": "b200-dgx",
+    "B300": "b300-dgx",
+}
+_ALIASES = {"7x": "v7x", "tpu7x": "v7x", "v5lite": "v5e", "v6lite": "v6e"}
+_SIZES = r"[1-9]\d*(x[1-9]\d*)*"
 
 
 def preset_names() -> tuple[str, ...]:
     return ("cpu", *GPUS, *TPUS)
 
 
-def preset(name: str) -> Topology:
+def preset(name: str, *, specified: bool = False) -> Topology:
     """The machine of that name.
 
-    "cpu:8" eight CPU devices on this host · "h100-dgx:4" four hosts of eight (also a100-dgx, h200-dgx) ·
-    "v5e:16x16" a TPU slice by its shape (also v4, v5p, v6e). A bare name is eight CPU devices, or one host.
+    "cpu:8" eight CPU devices on this host · "h100-dgx:4" four hosts of eight, "h100-dgx:4x2" two GPUs on each
+    (also v100-p3, v100-dgx2, a100-dgx, a100-40gb-dgx, h200-dgx, b200-dgx, b300-dgx) · "gb200-nvl72:2x64" two racks
+    with 64 GPUs of each (also gb300-nvl72) · "v5e:16x16" a TPU slice by its shape in chips, "v5e:16x16*2" two of them
+    joined by the data-centre network (also v4, v5p, v6e, v7x). A bare name is eight CPU devices, one host or one rack.
+
+    Args:
+        specified: with the makers' figures instead of measured ones, to compute bounds by: no launches and no
+            start-up, full rates, on networks only what must cross.
 
     >>> preset("h100-dgx:4").dim_sizes
     (4, 8)
+    >>> preset("v5e:16x16*2").dim_sizes
+    (2, 16, 16)
 
     Raises:
         UnknownPreset: no such machine, or a size that it does not come in.
     """
     machine, colon, size = name.partition(":")
+    machine = _ALIASES.get(machine, machine)
     if machine not in preset_names():
         near = difflib.get_close_matches(machine, preset_names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownPreset(f"unknown preset {name!r}; known are {', '.join(preset_names())}{hint}")
-    if colon and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size):
-        raise UnknownPreset(f"preset {name!r}: {size!r} is no size; write {_example(machine)!r}")
+    size, star, slices = size.partition("*")
+    if (colon and not re.fullmatch(_SIZES, size)) or (star and not re.fullmatch(r"[1-9]\d*", slices)):
+        wrong = size if not re.fullmatch(_SIZES, size) else slices
+        raise UnknownPreset(f"preset {name!r}: {wrong!r} is no size; write {_example(machine)!r}")
     shape = tuple(int(part) for part in size.split("x")) if colon else ()
     if machine in TPUS:
-        return _tpu_slice(name, TPUS[machine], shape or TPUS[machine].host_shape)
-    if len(shape) > 1:
-        raise UnknownPreset(f"preset {name!r}: {machine} takes one number; write {_example(machine)!r}")
+        tpu = TPUS[machine]
+        return _tpu_slices(name, tpu, shape or tpu.host_shape, int(slices) if star else 1, specified)
+    if star:
+        raise UnknownPreset(f"preset {name!r}: only TPUs come in slices; write {_example(machine)!r}")
     if machine == "cpu":
+        if len(shape) > 1:
+            raise UnknownPreset(f"preset {name!r}: cpu takes one number; write {_example(machine)!r}")
         return cpu_topology(shape[0] if shape else CPU_DEVICES)
-    return _gpu_hosts(name, GPUS[machine], shape[0] if shape else 1, GPUS_PER_HOST)
+    return _gpu_hosts(name, GPUS[machine], shape, specified)
 
 
 def device_preset(device_kind: str, device_count: int, hosts: int = 1) -> Topology | None:
     """The machine behind `jax.devices()`: `device_kind` as JAX spells it; None if we have no figures for it.
 
-    A TPU slice is taken to be as near to a cube (v5e, v6e: a square) as its count allows.
+    A TPU slice is taken to be as near to a cube (v5e, v6e: a square) as its count allows; GPUs that come in racks to
+    fill as few of them as they can, evenly.
     """
     if device_kind.lower() == "cpu":
         return cpu_topology(device_count, hosts)
     if name := _TPU_KINDS.get(device_kind):
-        shape = _near_cube(device_count, len(TPUS[name].host_shape))
-        topology = _tpu_slice(f"{name}:{'x'.join(map(str, shape))}", TPUS[name], shape)
+        tpu = TPUS[name]
+        shape = _near_cube(device_count // tpu.cores or 1, len(tpu.host_shape))
+        topology = _tpu_slices(f"{name}:{'x'.join(map(str, shape))}", tpu, shape, 1, False)
     elif name := next((name for mark, name in _GPU_MARKS.items() if mark in device_kind), None):
-        topology = _gpu_hosts(f"{name}:{hosts}", GPUS[name], hosts, device_count // hosts)
+        gpu = GPUS[name]
+        if gpu.per_host > 16:  # a rack holds several of what JAX calls hosts
+            hosts = next(n for n in range(1, device_count + 1) if device_count % n == 0 and device_count // n <= 72)
+        topology = _gpu_hosts(f"{name}:{hosts}", gpu, (hosts, device_count // hosts), False)
     else:
         return None
     return replace(topology, device=replace(topology.device, kind=device_kind))
 
 
-def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
-    """CPU devices that share each host's cores, from the profile measured on a machine of two cores.
+def _gpu_hosts(name: str, gpu: Gpu, shape: Shape, specified: bool) -> Topology:
+    hosts, per_host = (*shape, *(1, gpu.per_host)[len(shape) :])[:2] if len(shape) < 3 else (0, 0)
+    halves = gpu.wired and per_host > 4 and per_host % 4
+    if not hosts or per_host > gpu.per_host or halves:
+        example = name.partition(":")[0]
+        raise UnknownPreset(
+            f"preset {name!r}: write the number of hosts, or hosts x GPUs on each (at most {gpu.per_host}), as in "
+            f"'{example}:2' and '{example}:2x4'"
+        )
+    topology = Topology(name, gpu.device(specified), gpu.dims(hosts, per_host, specified), "gpu")
+    return topology if specified or gpu.profile is None else _as_measured(topology, gpu.profile)
 
-    Rates scale with this host's cores and are shared out; start-up times scale with the devices that wait for
-    a core.
-    """
-    text = resources.files("costmodel").joinpath("profiles", CPU_PROFILE).read_text()
-    model = CostModel.from_json(text, CPU_PROFILE)
-    measured, measured_cores = model.topology, float(model.measured_on["cores"])
-    cores, per_host = os.cpu_count() or 1, device_count // hosts
-    speed = cores / measured_cores
-    crowd = per_host / measured.device_count / speed
-    wait = max(1.0, per_host / cores) / max(1.0, measured.device_count / measured_cores)
-    memory = host_memory_bytes(measured.device.memory_bytes * measured.device_count)
-    bus = measured.dims[0].link
-    bus = replace(
-        bus, bytes_per_second=bus.bytes_per_second * speed, latency_seconds=bus.latency_seconds * wait
+
+def _as_measured(topology: Topology, profile: str) -> Topology:
+    """With the curves of matrix multiplication and of collectives inside a host that were measured on one like it."""
+    measured = measured_model(profile).topology
+    device = replace(topology.device, matmul={**topology.device.matmul, **measured.device.matmul})
+    dims = tuple(
+        replace(dim, measured=measured.dims[-1].measured) if dim.name == measured.dims[-1].name else dim
+        for dim in topology.dims
     )
-    network = replace(ETHERNET, bytes_per_second=ETHERNET.bytes_per_second / per_host)
-    return Topology(
-        name=f"cpu:{device_count}",
-        device=_shared(measured.device, crowd, wait, memory / per_host),
-        dims=_dims(("host", hosts, network), ("device", per_host, bus)),
-        backend="cpu",
-        measured=tuple(fit.scaled(wait, speed) for fit in measured.measured),
-    )
+    return replace(topology, device=device, dims=dims)
 
 
-def host_memory_bytes(fallback: float) -> float:
-    """This host's physical memory, or the fallback where the system does not tell."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, OSError, ValueError):
-        return fallback
+@cache
+def measured_model(profile: str) -> CostModel:
+    """A profile that comes with this package."""
+    text = resources.files("costmodel").joinpath("profiles", profile).read_text()
+    return CostModel.from_json(text, profile)
 
 
-def _shared(device: Device, crowd: float, wait: float, memory_bytes: float) -> Device:
-    """The device where `crowd` times as many share the rates, and `wait` times as many wait for a core."""
-    special = device.transcendentals_per_second
-    return replace(
-        device,
-        flops_per_second={dtype: rate / crowd for dtype, rate in device.flops_per_second.items()},
-        memory_bytes=memory_bytes,
-        memory_bytes_per_second=device.memory_bytes_per_second / crowd,
-        launch_seconds=device.launch_seconds * wait,
-        transcendentals_per_second=None if special is None else special / crowd,
-    )
-
-
-def _gpu_hosts(name: str, gpu: Gpu, hosts: int, per_host: int) -> Topology:
-    return Topology(
-        name, gpu.device, _dims(("host", hosts, gpu.network), ("gpu", per_host, gpu.nvlink)), "gpu"
-    )
-
-
-def _tpu_slice(name: str, tpu: Tpu, shape: Shape) -> Topology:
+def _tpu_slices(name: str, tpu: Tpu, shape: Shape, slices: int, specified: bool) -> Topology:
     if len(shape) != len(tpu.host_shape):
         example = "x".join(map(str, tpu.host_shape))
         raise UnknownPreset(
             f"preset {name!r}: its slices have {len(tpu.host_shape)} dimensions, as in {example!r}"
         )
-    return Topology(name, tpu.device, _dims(*zip("xyz", shape, tpu.links(shape), strict=False)), "tpu")
-
-
-def _dims(*dims: tuple[str, int, Link]) -> tuple[Dim, ...]:
-    return tuple(Dim(name, size, link) for name, size, link in dims if size > 1)
+    return Topology(name, tpu.device(specified), tpu.dims(shape, slices, specified), "tpu")
 
 
 def _near_cube(count: int, dims: int) -> Shape:

@@ -9,26 +9,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from costmodel.calls import CallCost
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
-from costmodel.topology import Backend, Device, Dim, Link, LinkKind, Topology
+from costmodel.gemm import MatmulShape
+from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
 
-FORMAT = 1
+FORMAT = 3
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
 
-def dump(topology: Topology, overlap: float, measured_on: Mapping[str, str | int | float]) -> str:
+def dump(topology: Topology, overlap: Mapping[str, float], measured_on: Mapping[str, str | int | float]) -> str:
     record = {
         "format": FORMAT,
         "measured_on": dict(measured_on),
-        "overlap": overlap,
+        "overlap": dict(overlap),
         "topology": asdict(topology),
     }
     return json.dumps(record, indent=1, default=dict) + "\n"
 
 
-def load(text: str, source: str) -> tuple[Topology, float, dict[str, str | int | float]]:
+def load(text: str, source: str) -> tuple[Topology, dict[str, float], dict[str, str | int | float]]:
     """The arguments of a `CostModel`. Raises: ProfileError."""
     try:
         record = json.loads(text)
@@ -39,7 +41,9 @@ def load(text: str, source: str) -> tuple[Topology, float, dict[str, str | int |
     root = _Record(source, "", _checked(source, "the profile", record, dict))
     if (version := root.number("format")) != FORMAT:
         raise ProfileError(f"{source}: format {version:g}, but this version reads {FORMAT}: calibrate anew")
-    return _topology(root.record("topology")), root.number("overlap"), root.record("measured_on").fields
+    hidden = root.record("overlap")
+    overlap = {kind: hidden.number(kind, most=1.0) for kind in hidden.fields}
+    return _topology(root.record("topology")), overlap, root.record("measured_on").fields
 
 
 def read_text(path: str | Path) -> str:
@@ -59,13 +63,19 @@ class _Record:
     place: str
     fields: dict[str, Any]
 
-    def number(self, key: str, least: float = 0.0) -> float:
+    def number(self, key: str, least: float = 0.0, most: float = math.inf) -> float:
         value = self._value(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not fits or not least <= value <= most:
+            upto = "" if most == math.inf else f" to {most:g}"
             raise ProfileError(
-                f"{self.source}: {self._at(key)} is {value!r}; a number from {least:g} belongs there"
+                f"{self.source}: {self._at(key)} is {value!r}; a number from {least:g}{upto} belongs there"
             )
         return value
+
+    def optional_number(self, key: str, least: float = 0.0) -> float | None:
+        """A number, or None where there is null or nothing."""
+        return None if self.fields.get(key) is None else self.number(key, least)
 
     def text(self, key: str, choices: tuple[str, ...] = ()) -> Any:
         value = _checked(self.source, self._at(key), self._value(key), str)
@@ -111,7 +121,12 @@ def _topology(record: _Record) -> Topology:
         name=record.text("name"),
         device=_device(record.record("device")),
         dims=tuple(
-            Dim(d.text("name"), int(d.number("size", 2)), _link(d.record("link")))
+            Dim(
+                d.text("name"),
+                int(d.number("size", 2)),
+                _link(d.record("link")),
+                {kind: _link(links.record(kind)) for links in [d.record("measured")] for kind in links.fields},
+            )
             for d in record.records("dims")
         ),
         backend=record.text("backend", get_args(Backend)),
@@ -120,19 +135,41 @@ def _topology(record: _Record) -> Topology:
 
 
 def _device(record: _Record) -> Device:
-    rates = record.record("flops_per_second")
+    rates, shapes = record.record("flops_per_second"), record.record("matmul")
     if not rates.fields:
         raise ProfileError(f"{record.source}: {rates.place} is empty; at least one type's rate belongs there")
-    known = record.fields.get("transcendentals_per_second") is not None
     return Device(
         kind=record.text("kind"),
         flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
-        transcendentals_per_second=record.number("transcendentals_per_second", 1) if known else None,
-        half_rate_size=record.number("half_rate_size", 0) if "half_rate_size" in record.fields else 0.0,
-        vector_elements=record.number("vector_elements", 1) if "vector_elements" in record.fields else 1.0,
+        element_seconds=_element_seconds(record.record("element_seconds")),
+        convolution_slowdown=record.number("convolution_slowdown"),
+        call=_call_cost(record.record("call")),
+        matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
+    )
+
+
+def _element_seconds(record: _Record) -> dict[str, float]:
+    if unknown := sorted(record.fields.keys() - set(ELEMENT_CLASSES)):
+        raise ProfileError(
+            f"{record.source}: {record.place} has {unknown[0]!r}; known classes are {', '.join(ELEMENT_CLASSES)}"
+        )
+    return {name: record.number(name) for name in record.fields}
+
+
+def _call_cost(record: _Record) -> CallCost:
+    return CallCost(**{name: record.number(name) for name in CallCost.__dataclass_fields__})
+
+
+def _matmul_shape(record: _Record) -> MatmulShape:
+    return MatmulShape(
+        launch_seconds=record.number("launch_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
+        half_rate_size=record.number("half_rate_size"),
+        half_rate_inner=record.number("half_rate_inner"),
+        half_rate_outputs=record.number("half_rate_outputs"),
     )
 
 
@@ -143,6 +180,19 @@ def _link(record: _Record) -> Link:
         bytes_per_second=record.number("bytes_per_second", 1),
         start_seconds=record.number("start_seconds"),
         wrap=record.flag("wrap"),
+        staged=record.flag("staged"),
+        wire_bytes_per_second=record.optional_number("wire_bytes_per_second", 1),
+        copy_bytes_per_second=record.optional_number("copy_bytes_per_second", 1),
+        reduce_bytes_per_second=record.optional_number("reduce_bytes_per_second", 1),
+        eager=None if record.fields.get("eager") is None else _eager(record.record("eager")),
+    )
+
+
+def _eager(record: _Record) -> Eager:
+    return Eager(
+        start_seconds=record.number("start_seconds"),
+        latency_seconds=record.number("latency_seconds"),
+        bytes_per_second=record.number("bytes_per_second", 1),
     )
 
 

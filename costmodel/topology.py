@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
+from costmodel.calls import CallCost
 from costmodel.fit import CollectiveFit
+from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 
-LinkKind = Literal["bus", "switch", "torus", "network"]
+LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
 
 # Where a device does not list a type, the rate of the type it computes in instead, and that rate's multiple.
@@ -30,6 +32,14 @@ _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "int8": (("float32", 1.0),),
     "uint8": (("int8", 1.0), ("float32", 1.0)),
 }
+
+ELEMENT_CLASSES = (
+    "exponential", "sine", "power", "sum along rows", "sum along columns", "rearrange", "gather", "scatter", "sort",
+    "cumulative", "window", "window gradient", "random",
+)  # fmt: skip
+"""What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
+reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
+comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,12 @@ class Device:
         memory_bytes_per_second: achievable rate of streaming through that memory, reads and writes counted
             together.
         launch_seconds: what one more op costs, however small.
-        transcendentals_per_second: elements per second through exp, tanh, log, …; None where never the bound.
-        half_rate_size: a matrix multiplication with one dimension of this size and large others runs at half the rate.
-        vector_elements: how many contiguous elements are summed at once; shorter runs waste the unit.
+        element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
+            memory; a class that is not listed takes nothing more.
+        matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
+            listed goes by the nearest one that is, as its rate does.
+        convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
+        call: what calling a program takes beside running it.
     """
 
     kind: str
@@ -54,9 +67,29 @@ class Device:
     memory_bytes: float
     memory_bytes_per_second: float
     launch_seconds: float
-    transcendentals_per_second: float | None = None
-    half_rate_size: float = 0.0
-    vector_elements: float = 1.0
+    element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    convolution_slowdown: float = 1.0
+    call: CallCost = field(default_factory=CallCost)
+    matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+
+    def scaled(self, speed: float, wait: float) -> Device:
+        """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
+        return replace(
+            self,
+            flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
+            memory_bytes_per_second=self.memory_bytes_per_second * speed,
+            launch_seconds=self.launch_seconds * wait,
+            element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
+            call=self.call.scaled(wait),
+            matmul={
+                dtype: replace(
+                    shape,
+                    launch_seconds=shape.launch_seconds * wait,
+                    bytes_per_second=shape.bytes_per_second * speed,
+                )
+                for dtype, shape in self.matmul.items()
+            },
+        )
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a numpy dtype name; a type that is not listed runs at the rate of the nearest one that
@@ -65,11 +98,35 @@ class Device:
         >>> Device("d", {"float32": 1e12}, 1e9, 1e11, 1e-6).rate("float64")
         500000000000.0
         """
-        stand_ins = _STAND_INS.get(dtype, (("bfloat16" if dtype.startswith("float8") else "float32", 1.0),))
-        for name, multiple in ((dtype, 1.0), *stand_ins):
+        for name, multiple in _stand_ins(dtype):
             if name in self.flops_per_second:
                 return self.flops_per_second[name] * multiple
         return min(self.flops_per_second.values())
+
+    def matmul_shape(self, dtype: str) -> MatmulShape:
+        """How the time of a matrix multiplication depends on its sizes; where nothing was measured, by the roofline."""
+        for name, _ in _stand_ins(dtype):
+            if name in self.matmul:
+                return self.matmul[name]
+        return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:
+    """The type itself and those that may stand in for it, each with a multiple of its rate."""
+    nearest = "bfloat16" if dtype.startswith("float8") else "float32"
+    return ((dtype, 1.0), *_STAND_INS.get(dtype, ((nearest, 1.0),)))
+
+
+@dataclass(frozen=True)
+class Eager:
+    """A second protocol of a link, for small messages: sooner off, slower on the way (NCCL's LL).
+
+    Attributes: as in `Link`, in whose place they stand.
+    """
+
+    start_seconds: float
+    latency_seconds: float
+    bytes_per_second: float
 
 
 @dataclass(frozen=True)
@@ -77,12 +134,22 @@ class Link:
     """What joins the devices along one dimension of a topology.
 
     Attributes:
-        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "torus"
-            (neighbours only), or "network" (a switch between hosts).
+        kind: "bus" (one memory that all share), "switch" (each reaches each at full rate), "mesh" (a wire
+            from each to each, among which a device's rate is split), "torus" (neighbours only), or "network"
+            (a switch between hosts).
         latency_seconds: one message to the next device.
         bytes_per_second: per device and direction, and on a torus per neighbour; of the whole bus for a bus.
+            A host's network cards are split evenly among its devices, whether each has its own rail or not,
+            since all groups of a mesh communicate at once.
         start_seconds: paid once by each collective, before anything moves.
         wrap: on a torus, whether the last device is a neighbour of the first.
+        staged: whether collectives finish on the dimensions inside before they cross this one, as XLA does
+            between TPU slices; else one ring runs through all devices, as NCCL's do.
+        wire_bytes_per_second: on a mesh, of one wire, where a part of the devices has but one from each to
+            each and all of them have more between them; None where the rate is split evenly.
+        copy_bytes_per_second: at which a device copies its own share to its place; None where that is free.
+        reduce_bytes_per_second: of an all-reduce that the switch itself adds up; None where it does not.
+        eager: the protocol for small messages; None where there is one protocol for all.
     """
 
     kind: LinkKind
@@ -90,15 +157,37 @@ class Link:
     bytes_per_second: float
     start_seconds: float = 0.0
     wrap: bool = False
+    staged: bool = False
+    wire_bytes_per_second: float | None = None
+    copy_bytes_per_second: float | None = None
+    reduce_bytes_per_second: float | None = None
+    eager: Eager | None = None
+
+    def small(self) -> Link:
+        """The link as small messages see it."""
+        if self.eager is None:
+            return self
+        return replace(
+            self,
+            start_seconds=self.eager.start_seconds,
+            latency_seconds=self.eager.latency_seconds,
+            bytes_per_second=self.eager.bytes_per_second,
+            reduce_bytes_per_second=None,
+        )
 
 
 @dataclass(frozen=True)
 class Dim:
-    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`."""
+    """One dimension of a topology: `size` devices (or hosts of devices) in a row, joined by `link`.
+
+    Attributes:
+        measured: by kind of collective, the link as it was measured for that kind, in place of `link`.
+    """
 
     name: str
     size: int
     link: Link
+    measured: Mapping[str, Link] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -159,7 +248,7 @@ class Topology:
         counts on a torus alone; meshes that differ by the names of their axes, or by exchanging equal
         dimensions, come once. Fewest axes first; the axes of each are sorted outermost first.
         """
-        keys = tuple((dim.size, dim.link) for dim in self.dims)
+        keys = tuple((dim.size, dim.link, *dim.measured.items()) for dim in self.dims)
         ordered = tuple(dim.link.kind == "torus" for dim in self.dims)
         return iter(all_placements(self.dim_sizes, keys, ordered, max_axes))
 

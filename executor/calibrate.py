@@ -1,10 +1,7 @@
-"""Measures the devices at hand: matrix multiplication, memory, special functions, launches and every
-collective.
+"""Measures the devices at hand: products by shape, memory, classes of ops, launches, calls and every collective.
 
-All devices work at the same time throughout, as they do when a plan runs: CPU devices share their host's
-cores and memory. Each probe repeats its operation in a loop on the device and is timed at two loop lengths;
-the difference leaves out dispatch and the first touch of fresh memory. Probes take turns over several rounds
-and the fastest of each counts, so that other programs on the machine disturb little.
+All devices work at the same time throughout, as they do when a plan runs: CPU devices share their host's cores and
+memory. Probes take turns over several rounds and the median of each counts, as it does when plans are measured.
 """
 
 from __future__ import annotations
@@ -19,43 +16,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
+from costmodel.calls import CallCost
+from costmodel.cpus import host_memory_bytes
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
-from costmodel.presets import host_memory_bytes
+from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
+from costmodel.topology import ELEMENT_CLASSES
+from executor import probes
+from executor.probes import CallProbe, LoopProbe
 
-COLLECTIVE_BYTES = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24))
-MATRIX_SIZE = 512
-# Not measured here, since nothing but a skinny product would have to be in its loop. CPU: one core multiplied
-# 1024 x 1024 x n at 63, 82, 92 and 110 GFLOP/s for n = 8, 16, 32 and 128. GPU: as in `costmodel.hardware`.
-HALF_RATE_SIZE = {"cpu": 6.0, "gpu": 85.0}
-ALL_TO_ALL_ROWS = 64
-SHORT_RUN, LONG_RUN = 4, 1024
-STREAM_BYTES = 2**24
+COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 ROUNDS = 5
 # A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
-# of waking threads and of the short loop's time are lost in it, and all probes take under a minute.
+# of waking threads and of the short loop's time are lost in it.
 LOOP_SECONDS = 0.01
 LOOP_RATIO = 3
-LONGEST_LOOP = 2000
+SHORT_LOOP, LONGEST_LOOP = 4, 2000
+CALLS = 5
+"""Calls of a `CallProbe` in a row, of which the median counts."""
 
-Step = Callable[[jax.Array], jax.Array]
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """An operation to time: `step` maps a device's array of this shape, type and first value to one like it.
-
-    Collectives join groups of `group_size` devices along the mesh axis "group".
-    """
-
-    step: Step
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    value: float = 1.0
-    group_size: int = 1
+Timed = Callable[[], float]
+"""Runs something once and returns the seconds that it took."""
 
 
 def calibrate(
@@ -65,11 +49,11 @@ def calibrate(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in under a minute for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about a minute for eight CPU devices, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
-        rounds: how often each probe is timed; the fastest counts.
+        rounds: how often each probe is timed; the median counts.
         collective_bytes: sizes to time collectives at, per device, of the larger side; three at least.
         progress: called with the probes timed so far and their total.
 
@@ -82,69 +66,30 @@ def calibrate(
     devices = list(devices.devices.flat) if isinstance(devices, Mesh) else list(devices)
     if devices[0].platform not in ("cpu", "gpu"):
         raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {devices[0].device_kind}: use a preset")
-    computing = _compute_probes()
+    products = {
+        (sizes, dtype): probes.matmul_probe(*sizes, dtype) for sizes in probes.MATRICES for dtype in probes.MATRIX_TYPES
+    }
     collectives = {
-        (kind, group_size, nbytes): _collective_probe(kind, group_size, nbytes)
+        (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes)
         for kind in KINDS
         for group_size in _group_sizes(len(devices))
         for nbytes in collective_bytes
     }
-    seconds = _time_all([*computing.values(), *collectives.values()], devices, rounds, progress)
-    device = _device(devices, dict(zip(computing, seconds, strict=False)))
+    calls = probes.call_probes()
+    loops = [probes.launch_probe(), *products.values(), *collectives.values()]
+    timers = [_loop_timer(probe, devices) for probe in loops] + [_call_timer(call, devices) for call in calls.values()]
+    launch, *seconds = _time_all(timers, rounds, progress)
+    of_products, rest = seconds[: len(products)], seconds[len(products) :]
+    of_collectives, of_calls = rest[: len(collectives)], rest[len(collectives) :]
+    timed = _TimedCalls(calls, dict(zip(calls, of_calls, strict=True)))
+    curves = _matmul_curves(dict(zip(products, of_products, strict=True)), timed.memory_rate)
+    device = _device(devices, launch, curves, timed)
     fits = fit_collectives(
         Sample(kind, group_size, nbytes * len(devices), taken)
-        for (kind, group_size, nbytes), taken in zip(collectives, seconds[len(computing) :], strict=True)
+        for (kind, group_size, nbytes), taken in zip(collectives, of_collectives, strict=True)
     )
-    return CostModel(_topology(devices, device, fits), measured_on=_conditions())
-
-
-def _compute_probes() -> dict[str, Probe]:
-    """Operations within one device; each keeps its values finite and normal however often it is repeated."""
-    matrix, stream = (MATRIX_SIZE, MATRIX_SIZE), (STREAM_BYTES // 4,)
-    return {
-        "float32": Probe(lambda x: x @ x, matrix, value=1 / MATRIX_SIZE),
-        "bfloat16": Probe(lambda x: x @ x, matrix, "bfloat16", 1 / MATRIX_SIZE),
-        "memory": Probe(lambda x: 0.5 * x + 0.5, stream),
-        "exp": Probe(lambda x: jnp.exp(-x), stream),
-        "launch": Probe(lambda x: x @ x, (8, 8), value=1 / 8),
-        **{f"sum over {run}": _sum_probe(run) for run in (SHORT_RUN, LONG_RUN)},
-    }
-
-
-def _sum_probe(run: int) -> Probe:
-    """A sum over all but the minor dimension, of size `run`; one row changes, so that it is done each time."""
-    return Probe(lambda x: x.at[0].set(0.5 * jnp.sum(x, axis=0)), (STREAM_BYTES // 4 // run, run), value=0.0)
-
-
-def _collective_probe(kind: str, group_size: int, nbytes: int) -> Probe:
-    """The collective, followed by what little brings its result back to the shape of its operand."""
-
-    def all_gather(x: jax.Array) -> jax.Array:
-        return lax.dynamic_slice_in_dim(lax.all_gather(x, "group", tiled=True), _opaque_zero(x), len(x))
-
-    def reduce_scatter(x: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), _opaque_zero(x), 0)
-
-    def all_to_all(x: jax.Array) -> jax.Array:
-        """From one dimension to another, as resharding does it: with the rearranging of what is sent."""
-        rows = x.reshape(ALL_TO_ALL_ROWS, -1)
-        return lax.all_to_all(rows, "group", 1, 0, tiled=True).reshape(x.shape)
-
-    ring = [(place, (place + 1) % group_size) for place in range(group_size)]
-    steps: Mapping[str, Step] = {
-        "all-reduce": lambda x: lax.psum(x, "group"),
-        "all-gather": all_gather,
-        "reduce-scatter": reduce_scatter,
-        "all-to-all": all_to_all,
-        "collective-permute": lambda x: lax.ppermute(x, "group", ring),
-    }
-    operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes
-    return Probe(steps[kind], (operand_bytes // 4,), group_size=group_size)
-
-
-def _opaque_zero(x: jax.Array) -> jax.Array:
-    """Zero, which the compiler cannot know, so that it keeps the whole of a collective."""
-    return (x[0] < 0).astype(jnp.int32)
+    errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
+    return CostModel(_topology(devices, device, fits), measured_on=_conditions() | errors)
 
 
 def _group_sizes(device_count: int) -> list[int]:
@@ -153,65 +98,151 @@ def _group_sizes(device_count: int) -> list[int]:
     return sorted({size for size in (*powers, device_count) if size > 1 and device_count % size == 0})
 
 
-def _time_all(probes: Sequence[Probe], devices: Sequence[jax.Device], rounds: int, progress: Progress) -> list[float]:
-    """Seconds of one repetition of each probe."""
-    loops = []
-    for done, probe in enumerate(probes):
-        progress(done, 2 * len(probes))
-        loops.append(_compiled_loop(probe, devices))
-    lengths = [_loop_length(loop) for loop in loops]
-    shortest = np.full((len(probes), 2), np.inf)
+def _time_all(timers: Sequence[Callable[[], Timed]], rounds: int, progress: Progress) -> list[float]:
+    """The median of each probe's seconds over the rounds, in which they take turns."""
+    total = (1 + rounds) * len(timers)
+    ready = []
+    for done, compiled in enumerate(timers):
+        progress(done, total)
+        ready.append(compiled())
+    samples: list[list[float]] = [[] for _ in ready]
     for turn in range(rounds):
-        for index, (loop, length) in enumerate(zip(loops, lengths, strict=True)):
-            shortest[index] = np.minimum(shortest[index], (loop(1), loop(length)))
-        progress(len(probes) + len(probes) * (turn + 1) // rounds, 2 * len(probes))
-    return [_per_step(short, long, length) for (short, long), length in zip(shortest, lengths, strict=True)]
+        for index, timed in enumerate(ready):
+            samples[index].append(timed())
+        progress((2 + turn) * len(timers), total)
+    return [float(np.median(taken)) for taken in samples]
 
 
-def _compiled_loop(probe: Probe, devices: Sequence[jax.Device]) -> Callable[[int], float]:
-    """A function that runs so many repetitions on all devices and returns the seconds taken."""
+def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
+    """Compiles, and then times one repetition in a loop on all devices; the arrays are made anew each time."""
     mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
-    split, whole = PartitionSpec(("groups", "group")), PartitionSpec()
+    split = PartitionSpec(("groups", "group"))
 
-    def repeat(count: jax.Array, value: jax.Array) -> jax.Array:
-        x = jnp.full(probe.shape, value, probe.dtype)
-        return lax.fori_loop(0, count, lambda _, x: probe.step(x), x).reshape(-1)[:1]
+    def repeat(count: jax.Array, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), tuple(arrays))
 
-    run = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(whole, whole), out_specs=split, check_vma=False))
-    run(1, probe.value).block_until_ready()
+    def full() -> Sequence[jax.Array]:
+        return [jnp.full(shape, probe.value, probe.dtype) for shape in probe.shapes]
 
-    def seconds(count: int) -> float:
-        start = time.perf_counter()
-        run(count, probe.value).block_until_ready()
-        return time.perf_counter() - start
+    def compiled() -> Timed:
+        make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
+        in_specs = (PartitionSpec(), split)
+        run = jax.jit(
+            jax.shard_map(repeat, mesh=mesh, in_specs=in_specs, out_specs=split, check_vma=False), donate_argnums=1
+        )
 
-    return seconds
+        def per_step(length: int) -> tuple[float, float]:
+            """Seconds of one repetition alone, and of one among so many."""
+            arrays, taken = jax.block_until_ready(make()), []
+            for count in (1, length):
+                start = time.perf_counter()
+                arrays = jax.block_until_ready(run(count, arrays))
+                taken.append(time.perf_counter() - start)
+            difference = (taken[1] - taken[0]) / (length - 1)
+            # Where noise leaves no difference between the loops, the long one's mean stands in.
+            return taken[0], difference if difference > 0 else taken[1] / length
+
+        per_step(2)
+        short, repeated = per_step(SHORT_LOOP)
+        length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+        return lambda: per_step(length)[1]
+
+    return compiled
 
 
-def _loop_length(loop: Callable[[int], float]) -> int:
-    """How many repetitions the long loop takes, four at least."""
-    short_seconds, trial = loop(1), 4
-    wanted_seconds = max(LOOP_SECONDS, LOOP_RATIO * short_seconds)
-    return int(np.clip(wanted_seconds / _per_step(short_seconds, loop(trial), trial), trial, LONGEST_LOOP))
+def _call_timer(probe: CallProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
+    """Compiles, and then times calls on all devices; results go in again unless the arrays are kept."""
+    mesh = Mesh(np.array(devices), ("device",))
+    split = PartitionSpec("device")
+    shape = (len(devices) * probe.shape[0], *probe.shape[1:])
+
+    def compiled() -> Timed:
+        fn = jax.shard_map(probe.fn, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+        run = jax.jit(fn, donate_argnums=() if probe.kept else 0)
+        fresh = jnp.full(shape, 0.5, "float32")
+        arrays = [jax.device_put(fresh + index, NamedSharding(mesh, split)) for index in range(probe.arrays)]
+
+        def seconds() -> float:
+            nonlocal arrays
+            start = time.perf_counter()
+            results = jax.block_until_ready(run(arrays))
+            taken = time.perf_counter() - start
+            arrays = arrays if probe.kept else results
+            return taken
+
+        seconds()
+        return lambda: float(np.median([seconds() for _ in range(CALLS)]))
+
+    return compiled
 
 
-def _per_step(short_seconds: float, long_seconds: float, length: int) -> float:
-    """Where noise leaves no difference between the loops, the long one's mean stands in."""
-    difference = (long_seconds - short_seconds) / (length - 1)
-    return float(difference if difference > 0 else long_seconds / length)
+@dataclass(frozen=True)
+class _TimedCalls:
+    """The probes that are calls, with the seconds of each."""
+
+    probes: Mapping[str, CallProbe]
+    seconds: Mapping[str, float]
+
+    @property
+    def cost(self) -> CallCost:
+        seconds, more = self.seconds, probes.MANY_ARRAYS - 1
+        return CallCost(
+            call_seconds=seconds["call"],
+            argument_seconds=max(0.0, seconds["arguments"] - seconds["call"]) / more,
+            result_seconds=max(0.0, seconds["results"] - seconds["arguments"]) / more,
+            fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
+        )
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes per second through one device's memory."""
+        return self.probes["memory"].moved_bytes / self.net("memory")
+
+    def net(self, name: str) -> float:
+        """Seconds of what a call computes; of what is lost in the noise of calling it, a hundredth."""
+        arrays, seconds = self.probes[name].arrays, self.seconds[name]
+        return max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
+
+    def each(self, name: str) -> float:
+        """Seconds of one element beside its way through memory."""
+        probe = self.probes[name]
+        return max(0.0, self.net(name) - probe.moved_bytes / self.memory_rate) / probe.elements
 
 
-def _device(devices: Sequence[jax.Device], seconds: Mapping[str, float]) -> Device:
+def _device(
+    devices: Sequence[jax.Device], launch_seconds: float, curves: Mapping[str, MatmulFit], calls: _TimedCalls
+) -> Device:
+    single = curves["float32"]
+    rows, inner, columns = probes.convolution_sizes()
+    product = single.shape.seconds(single.flops_per_second, rows, inner, columns, 1.0, 0.0)
+    convolution = calls.net("convolution") / calls.probes["convolution"].elements
     return Device(
         kind=devices[0].device_kind,
-        flops_per_second={dtype: 2 * MATRIX_SIZE**3 / seconds[dtype] for dtype in ("float32", "bfloat16")},
+        flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
         memory_bytes=_memory_bytes(devices),
-        memory_bytes_per_second=2 * STREAM_BYTES / seconds["memory"],
-        launch_seconds=seconds["launch"],
-        transcendentals_per_second=STREAM_BYTES // 4 / seconds["exp"],
-        half_rate_size=HALF_RATE_SIZE[devices[0].platform],
-        vector_elements=max(1.0, SHORT_RUN * seconds[f"sum over {SHORT_RUN}"] / seconds[f"sum over {LONG_RUN}"]),
+        memory_bytes_per_second=calls.memory_rate,
+        launch_seconds=launch_seconds,
+        element_seconds={name: calls.each(name) for name in ELEMENT_CLASSES},
+        convolution_slowdown=max(1.0, convolution / float(product)),
+        call=calls.cost,
+        matmul={dtype: curve.shape for dtype, curve in curves.items()},
     )
+
+
+def _matmul_curves(
+    products: Mapping[tuple[tuple[int, int, int], str], float], memory_rate: float
+) -> dict[str, MatmulFit]:
+    """By type."""
+    curves = {}
+    for dtype in probes.MATRIX_TYPES:
+        width = jnp.dtype(dtype).itemsize
+        samples = [
+            MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
+            for ((m, k, n), type_), taken in products.items()
+            if type_ == dtype
+        ]
+        curves[dtype] = fit_matmul(samples, memory_rate)
+    return curves
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

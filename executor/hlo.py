@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.graph import UNKNOWN_TRIPS
+from planner.jaxpr import UNKNOWN_TRIPS
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .*)?\{\s*$")
 _NAMED = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")

@@ -6,10 +6,8 @@ Layouts that come out as one program are timed as one. A case that this revision
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -19,9 +17,9 @@ import typer
 
 from executor.race import compile_programs, contenders, race
 from experiments import arguments
-from experiments.child import ChildFailed, call_in_child
-from experiments.results import OUT, conditions, keep, markdown, revision, write_csv
-from experiments.terminal import bars, console, table
+from experiments.cases import Cases, by_conditions
+from experiments.results import OUT, keep, markdown, write_csv
+from experiments.terminal import console, table
 from experiments.workloads import names, workload
 from planner import plan
 
@@ -34,7 +32,7 @@ LEAST_ROUNDS = 21
 LEAST_SECONDS = 1.5
 """Of each program's calls together. Medians of less scatter by more than `TARGET_RATIO` allows."""
 RESAMPLES = 1000
-CASES = OUT / "bench-plans"
+CASES = Cases(OUT / "bench-plans")
 ABOUT = f"""## Plans against layouts written by hand
 
 `make bench-plans`: each workload on each mesh of eight CPU devices. Milliseconds are medians of one step, all
@@ -42,9 +40,6 @@ layouts taking turns. The ratio is the plan's over the best hand-written layout'
 it lies between low and high. At most {TARGET_RATIO:g} is wanted; "same program" means that the best layout by hand is
 what the plan is."""
 """What stands above the table in docs/results.md."""
-
-Case = tuple[str, str]
-"""Workload and mesh, as typed."""
 
 
 @dataclass(frozen=True)
@@ -99,27 +94,12 @@ def main(
 ) -> None:
     """Times plans against hand-written layouts, and keeps the table of all cases measured so far in docs/results.md."""
     selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
-    at, here = revision(), conditions()
-    with bars() as shown:
-        task = shown.add_task("", total=len(selected))
-        for name, mesh in selected:
-            shown.update(task, description=f"{name} on {mesh}")
-            if again or not is_measured((name, mesh), at):
-                store((name, mesh), here, outcome((name, mesh), timeout))
-            shown.advance(task)
+    CASES.measure(selected, measure_case, timeout, again)
     report()
 
 
-def outcome(case: Case, timeout_seconds: float) -> Mapping[str, Any]:
-    """What the case's process found, or how it failed."""
-    try:
-        return {"programs": call_in_child(measure_case, *case, timeout_seconds=timeout_seconds)}
-    except ChildFailed as error:
-        return {"failure": str(error)}
-
-
-def measure_case(workload_name: str, mesh: str) -> list[dict[str, Any]]:
-    """A `Timed` as a record for each program. Runs in a process of its own, on CPU devices."""
+def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
+    """A `Timed` as a record for each program, under "programs". Runs in a process of its own, on CPU devices."""
     jax.config.update("jax_platforms", "cpu")
     arguments.offer_cpu_devices(mesh)
     work = workload(workload_name)
@@ -132,44 +112,20 @@ def measure_case(workload_name: str, mesh: str) -> list[dict[str, Any]]:
     programs = compile_programs(contenders(planned))
     args = work.make_args(jax.random.key(0))
     samples = race(programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, far_behind=FAR_BEHIND)
-    return [
+    timed = [
         asdict(Timed(list(program.names), program.plan.prediction.step_seconds, list(taken)))
         for program, taken in zip(programs, samples, strict=True)
     ]
-
-
-def path_of(case: Case) -> Path:
-    return CASES / f"{'-'.join(case)}.json"
-
-
-def store(case: Case, here: str, found: Mapping[str, Any]) -> None:
-    CASES.mkdir(parents=True, exist_ok=True)
-    path_of(case).write_text(json.dumps({"case": case, "conditions": here, **found}))
-
-
-def is_measured(case: Case, at: str) -> bool:
-    """Whether the case was measured, without failing, at this very revision; of changed files one cannot know."""
-    if at.endswith("-dirty") or not path_of(case).exists():
-        return False
-    record = json.loads(path_of(case).read_text())
-    return "failure" not in record and record["conditions"].endswith(f"revision {at}")
+    return {"programs": timed}
 
 
 def report() -> None:
     """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
-    records = [json.loads(path.read_text()) for path in CASES.glob("*.json")]
-    records.sort(key=lambda record: (names().index(record["case"][0]), len(record["case"][1])))
-    frame = pd.DataFrame([row(record) for record in records])
+    frame = pd.DataFrame([row(record) for record in CASES.records()])
     write_csv(frame, OUT / "bench-plans.csv")
     console().print(table(frame.drop(columns="conditions"), "plans against the best hand-written layout"))
     tables = (f"Measured {here}.\n\n{markdown(part)}" for here, part in by_conditions(frame))
     keep("bench-plans", "\n\n".join([ABOUT, *tables]))
-
-
-def by_conditions(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
-    """What was measured under the same conditions together."""
-    for here, part in frame.groupby("conditions"):
-        yield str(here), part.drop(columns="conditions")
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import pandas as pd
 import typer
 
+from costmodel import CostModel
 from executor import audit as audit_plan
 from executor import calibrate as calibrate_devices
 from experiments import arguments
 from experiments.demo import demo as run_demo
-from experiments.terminal import bars
+from experiments.terminal import bars, console, table
 from experiments.workloads import names
 from planner import MeshwrightError, Plan
 from planner import plan as make_plan
@@ -140,7 +142,32 @@ def calibrate(
             jax.devices(), progress=lambda done, total: shown.update(task, completed=done, total=total)
         )
     write(out, model.to_json())
+    console().print(table(fitted(model), "fits, and their errors"))
     typer.echo(f"The profile of {model.topology.name} is in {out}; use it with CostModel.read({str(out)!r})")
+
+
+def fitted(model: CostModel) -> pd.DataFrame:
+    """A line for each curve of a profile: what of, for a few sizes, and how far off it is where it was fitted."""
+    collectives = [
+        {
+            "what": f"{fit.kind} over {fit.group_size}",
+            "small_us": 1e6 * float(fit.seconds(0.0)),
+            "GB_per_s": 1e-9 * 2**27 / float(fit.seconds(2.0**27)),
+            "error_percent": 100 * fit.relative_error,
+        }
+        for fit in model.topology.measured
+    ]
+    device = model.topology.device
+    products = [
+        {
+            "what": f"matmul in {dtype}",
+            "small_us": 1e6 * device.matmul_shape(dtype).launch_seconds,
+            "GFLOP_per_s": 1e-9 * rate,
+            "error_percent": 100 * float(model.measured_on.get(f"matmul {dtype} median error", "nan")),
+        }
+        for dtype, rate in device.flops_per_second.items()
+    ]
+    return pd.DataFrame([*products, *collectives])
 
 
 @app.command()

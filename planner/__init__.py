@@ -15,7 +15,8 @@ from planner.errors import (
 )
 from planner.plan import plan
 from planner.planned import Plan
-from planner.predict import Collective, Prediction
+from planner.predict import Prediction
+from planner.program import Collective
 from planner.rules import ShardingRule, register_rule
 
 __all__ = [

@@ -64,12 +64,12 @@ class Choice:
     def priced(self) -> Priced:
         return self.assignment.priced
 
-    def instead(self, picks: Sequence[int], donated: Sequence[bool]) -> Choice:
+    def instead(self, picks: Sequence[int], donors: Sequence[int | None]) -> Choice:
         """The same with other picks."""
         assignment = Assignment(self.priced, tuple(picks))
         cost = self.problem.evaluate(picks).cost
         solution = replace(self.solution, picks=np.array(picks), cost=cost)
-        prediction = predict(assignment, donated)
+        prediction = predict(assignment, donors)
         return replace(self, assignment=assignment, solution=solution, status="given", prediction=prediction)
 
 
@@ -164,25 +164,25 @@ def choose(
     solution = solve(problem, starts=tuple(starts.values()), time_limit=limits.seconds)
     assert solution.picks is not None, "without a memory limit there is always an assignment"
     assignment = Assignment(priced, tuple(map(int, solution.picks)))
-    prediction = predict(assignment, request.donated)
+    prediction = predict(assignment, request.donors)
     if prediction.peak_bytes > memory:
         left = limits.seconds - (time.perf_counter() - built)
         assignment, solution, prediction = fit_memory(
-            assignment, solution, problem, starts, request.donated, memory, left
+            assignment, solution, problem, starts, request.donors, memory, left
         )
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
     choice = Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
-    return _no_worse_than_candidates(choice, request.donated, memory)
+    return _no_worse_than_candidates(choice, request.donors, memory)
 
 
-def _no_worse_than_candidates(choice: Choice, donated: Sequence[bool], limit: float) -> Choice:
+def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
     The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse.
     """
     best = choice
     for picks in choice.candidates.values():
-        other = choice.instead(picks, donated)
+        other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit
         if fits and other.prediction.step_seconds < best.prediction.step_seconds:
             best = replace(other, status="baseline" if choice.status == "baseline" else "feasible")
@@ -202,7 +202,7 @@ def given(
     assignment = Assignment(priced, tuple(picks))
     cost = problem.evaluate(picks).cost
     solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
-    prediction = predict(assignment, request.donated)
+    prediction = predict(assignment, request.donors)
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
     return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
 

@@ -12,12 +12,52 @@ from functools import lru_cache
 
 import numpy as np
 
+from planner.assignment import Assignment
+from planner.buffers import timeline
 from planner.decisions import REPLICATED, Home
-from planner.graph import Op, Value
+from planner.graph import Body, Op, Value
 from planner.layout import Layout, replicated, shard_elements
 from planner.price import Priced
+from planner.program import write
 from planner.reshard import Resharder
-from planner.scratch import op_scratch_bytes, step_scratch_bytes
+from planner.scratch import op_beside_bytes, step_scratch_bytes
+
+
+def lifetimes(assignment: Assignment, donors: Sequence[int | None]) -> list[Lifetime]:
+    """What is in memory when; that depends little on the assignment.
+
+    Args:
+        donors: for each result, the argument whose memory it takes over, or None.
+    """
+    written = write(assignment)
+    backend = assignment.priced.cost.backend
+    over_time = timeline(written.program, donors, backend)
+    stored = [
+        Stored(array.value, array.home, alive.start, alive.end)
+        for array, alive in over_time.arrays.items()
+        if array.nbytes and array.home is not None and array.value not in assignment.priced.decisions.constant
+    ]
+    made = {one.value: one.start for one in stored}
+    wanted: dict[tuple[Value, Body, Home, Home], list[int]] = {}
+    for fetch in written.fetches:
+        if fetch.made != fetch.wanted and fetch.reader in over_time.starts:
+            key = (fetch.value, fetch.scope, fetch.made, fetch.wanted)
+            wanted.setdefault(key, []).append(over_time.starts[fetch.reader])
+    copies = []
+    for (value, _, source, target), times in wanted.items():
+        first = min(times)
+        if backend == "cpu":  # copied as soon as it is there
+            first = min(first, made.get(value, 0))
+        copies += [
+            Copy(value, source, target, first, max(times)),
+            Copy(value, source, target, first - 1, first - 1, arriving=True),
+        ]
+    beside = []
+    for one, time in over_time.starts.items():
+        if one.op is not None and one.op in assignment.priced.decisions.members:
+            partial = [over_time.arrays[a].end for a in one.results if a in over_time.arrays and a.home is None]
+            beside.append(Beside(one.op, time, max(partial, default=time)))
+    return [*stored, *copies, *beside]
 
 
 @dataclass(frozen=True)
@@ -91,23 +131,20 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Scratch:
-    """What an op needs beside its operands and results, at one program point."""
+class Beside:
+    """What is there for an op's sake beside its operands and results."""
 
     op: Op
     start: int
-
-    @property
-    def end(self) -> int:
-        return self.start
+    end: int
 
     @property
     def name(self) -> str:
-        return f"scratch of {self.op.name}"
+        return f"memory beside {self.op.name}"
 
     def follower(self, priced: Priced) -> Follower:
         node, member = priced.decisions.members[self.op]
-        needed = [op_scratch_bytes(member, strategy, priced.cost) for strategy in priced.strategies[node]]
+        needed = [op_beside_bytes(member, strategy, priced.cost) for strategy in priced.strategies[node]]
         return _following(node, needed)
 
 
@@ -129,7 +166,7 @@ def _distinct(layouts: list[Layout]) -> tuple[list[Layout], list[int]]:
     return list(numbers), [numbers[layout] for layout in layouts]
 
 
-Lifetime = Stored | Copy | Scratch
+Lifetime = Stored | Copy | Beside
 
 
 def _local_bytes(priced: Priced, value: Value, layout: Layout) -> float:

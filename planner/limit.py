@@ -17,9 +17,9 @@ import numpy as np
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED
 from planner.errors import Infeasible
-from planner.lifetimes import Lifetime, Stored
+from planner.lifetimes import Lifetime, Stored, lifetimes
 from planner.memory import Peak
-from planner.predict import Prediction, lifetimes, predict
+from planner.predict import Prediction, predict
 from planner.price import Priced
 from planner.problem import Edge, IntArray, Problem
 from planner.quantities import bytes_text
@@ -29,8 +29,8 @@ from planner.solve.incumbent import OPTIMAL_GAP
 ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
 
-PASSING = 0.01
-"""A short-lived array of less than this part of the peak without a limit gets no node: fewer nodes solve faster."""
+PASSING, MANY = 0.01, 500
+"""Where there are many arrays, short-lived ones of less than this part of the peak without a limit get no node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def fit_memory(
     unlimited: Solution,
     problem: Problem,
     starts: Mapping[str, tuple[int, ...]],
-    donated: Sequence[bool],
+    donors: Sequence[int | None],
     limit: float,
     time_limit: float,
 ) -> tuple[Assignment, Solution, Prediction]:
@@ -65,7 +65,7 @@ def fit_memory(
     Raises:
         Infeasible: none was found; names the smallest peak that was, and what is alive there.
     """
-    search = _Search(problem, donated, limit, time.perf_counter() + max(1.0, time_limit))
+    search = _Search(problem, donors, limit, time.perf_counter() + max(1.0, time_limit))
     for picks in (assignment.picks, *starts.values()):
         search.fit(assignment.priced, picks)
     if unlimited.status != "start" or not search.fitting:
@@ -79,9 +79,9 @@ def fit_memory(
 class _Search:
     """What was tried, and how to go on from there."""
 
-    def __init__(self, problem: Problem, donated: Sequence[bool], limit: float, deadline: float):
+    def __init__(self, problem: Problem, donors: Sequence[int | None], limit: float, deadline: float):
         self.tried: list[Fit] = []
-        self._problem, self._donated = problem, donated
+        self._problem, self._donors = problem, donors
         self._limit, self._deadline = limit, deadline
 
     @property
@@ -94,7 +94,7 @@ class _Search:
 
     def fit(self, priced: Priced, picks: Sequence[int] | IntArray) -> Fit:
         found = Assignment(priced, tuple(map(int, picks[: len(self._problem.costs)])))
-        self.tried.append(Fit(found, self._problem.evaluate(found.picks).cost, predict(found, self._donated)))
+        self.tried.append(Fit(found, self._problem.evaluate(found.picks).cost, predict(found, self._donors)))
         return self.tried[-1]
 
     def run(self) -> None:
@@ -139,8 +139,9 @@ class _Search:
         return self.tried[0].prediction.peak_bytes
 
     def _with_memory(self, place: Fit) -> Problem:
-        live = lifetimes(place.assignment, self._donated)
-        return with_memory(self._problem, place.assignment.priced, live, PASSING * self._unlimited_peak)
+        live = lifetimes(place.assignment, self._donors)
+        passing = PASSING * self._unlimited_peak if len(live) > MANY else 0.0
+        return with_memory(self._problem, place.assignment.priced, live, passing)
 
 
 def _solution(best: Fit, unlimited: Solution, starts: Mapping[str, tuple[int, ...]]) -> Solution:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
+
+Role = Literal["argument", "result", "temporary"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class Allocation:
         start, end: program points between which it is alive, end included.
         name: the argument's path, or the op that made it.
         source: the user's line.
+        role: a result's memory is there before the result is, and may hold a smaller temporary array until then.
     """
 
     nbytes: float
@@ -24,6 +29,7 @@ class Allocation:
     end: int
     name: str
     source: str = ""
+    role: Role = "temporary"
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,33 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
     last = max(allocation.end for allocation in allocations)
     change = np.zeros(last + 2)
     for allocation in allocations:
-        change[allocation.start] += allocation.nbytes
+        change[0 if allocation.role == "result" else allocation.start] += allocation.nbytes
         change[allocation.end + 1] -= allocation.nbytes
-    live = np.cumsum(change)
-    time = int(live.argmax())
+    at_most = np.cumsum(change)
+    time, most = 0, -1.0
+    for candidate in map(int, np.argsort(-at_most, kind="stable")):
+        if at_most[candidate] <= most:
+            break
+        taken = at_most[candidate] - _held_bytes(allocations, candidate)
+        if taken > most:
+            time, most = candidate, taken
     alive = [allocation for allocation in allocations if allocation.start <= time <= allocation.end]
     alive.sort(key=lambda allocation: -allocation.nbytes)
     reached = [line for point, line in lines.items() if point <= time and line]
-    return Peak(float(live[time]), time, reached[-1] if reached else "", tuple(alive))
+    return Peak(most, time, reached[-1] if reached else "", tuple(alive))
+
+
+def _held_bytes(allocations: Sequence[Allocation], time: int) -> float:
+    """Bytes of temporaries in the memory of results to come: the largest first, each where it fits most tightly."""
+    waiting = sorted((one.nbytes, one.start) for one in allocations if one.role == "result" and time < one.start)
+    if not waiting:
+        return 0.0
+    held = 0.0
+    alive = [one for one in allocations if one.start <= time <= one.end and one.role == "temporary"]
+    for guest in sorted(alive, key=lambda one: -one.nbytes):
+        first = bisect.bisect_left(waiting, (guest.nbytes, 0))
+        fitting = (place for place in range(first, len(waiting)) if guest.end < waiting[place][1])
+        if (place := next(fitting, None)) is not None:
+            held += guest.nbytes
+            del waiting[place]
+    return held

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from costmodel.compute import matmul_efficiency
 from costmodel.model import MeshCost
 from planner.decisions import Member
 from planner.graph import Op, Value
 from planner.layout import Layout, shard_count
 from planner.strategies import Dims, Strategy
 from planner.work import Work
+
+Amount = float | np.ndarray
+"""One for all strategies, or `[S]`, one for each."""
 
 
 def shard_counts(strategies: Sequence[Strategy], sizes: Mapping[str, int]) -> np.ndarray:
@@ -34,29 +36,62 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
     for position in work.writes:
         moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
-    flops = work.flops / shards
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
-        flops = flops / matmul_efficiency(cost.device, rows, inner, columns)
-    if work.run is not None:
-        minor = list(member.dims(rule.operands[0])[-1])
-        moved = moved * np.maximum(1.0, cost.device.vector_elements * counts[:, minor].prod(axis=1) / work.run)
-    seconds = cost.compute_seconds(flops, moved, work.dtype, work.transcendentals / shards)
+        seconds = _product_seconds(cost, op, work, rows, inner, columns, work.flops / shards, moved)
+        for position in work.rearranged:
+            nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+            seconds = seconds + _rearrange_seconds(cost, op, position, nbytes)
+        return seconds
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, _divided(work.elements, shards))
     return seconds + _launch_seconds(cost, work)
 
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
     return cost.compute_seconds(
-        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, work.transcendentals / shards
+        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards)
     )
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
-    seconds = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.transcendentals)
-    return float(seconds) + _launch_seconds(cost, work)
+    if work.matmul is not None:
+        seconds = float(_product_seconds(cost, op, work, *work.matmul, work.flops, _bytes_moved(op, work)))
+        for position in work.rearranged:
+            atom = op.operands[position]
+            seconds += float(_rearrange_seconds(cost, op, position, atom.nbytes if isinstance(atom, Value) else 0.0))
+        return seconds
+    total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements)
+    return float(total) + _launch_seconds(cost, work)
+
+
+def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, np.ndarray]:
+    return {name: count / shards for name, count in elements.items()}
+
+
+def _rearrange_seconds(cost: MeshCost, op: Op, position: int, nbytes: Amount) -> np.ndarray:
+    """Seconds of copying an operand into another order."""
+    atom = op.operands[position]
+    count = np.asarray(nbytes) / (atom.itemsize if isinstance(atom, Value) else 1)
+    return cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32", {"rearrange": count})
+
+
+def _product_seconds(
+    cost: MeshCost,
+    op: Op,
+    work: Work,
+    rows: Amount,
+    inner: Amount,
+    columns: Amount,
+    flops: Amount,
+    nbytes: Amount,
+) -> np.ndarray:
+    """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
+    batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
+    slowdown = cost.device.convolution_slowdown if op.name == "conv_general_dilated" else 1.0
+    return slowdown * cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from costmodel.model import CostModel
 from planner.choose import Limits, best_choice
-from planner.graph import build_graph
+from planner.jaxpr import build_graph
 from planner.mesh import AnyMesh, mesh_choices
 from planner.planned import Plan
 from planner.progress import Stages

@@ -162,7 +162,7 @@ class Plan:
     def alternatives(self) -> Mapping[str, Plan]:
         """The hand-written layouts as plans of their own, by name; those that the user's specs rule out are missing."""
         return {
-            name: replace(self, choice=self.choice.instead(picks, self.request.donated), strategy=name)
+            name: replace(self, choice=self.choice.instead(picks, self.request.donors), strategy=name)
             for name, picks in self.choice.candidates.items()
         }
 

@@ -90,7 +90,7 @@ class _Pricing:
         self.decisions, self.cost = decisions, cost
         self.sizes = dict(cost.axis_sizes)
         self.resharder = Resharder(cost)
-        self.work = works(graph, decisions)
+        self.work = works(graph, decisions, cost.backend)
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
         self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}
 
@@ -125,8 +125,9 @@ class _Pricing:
         counts = shard_counts(strategies, self.sizes)
         seconds = np.zeros(len(strategies))
         for member in node.members:
-            if self.work[member.op].fused_into is None:
-                seconds += compute_seconds(self.cost, member, self.work[member.op], counts)
+            work = self.work.get(member.op)
+            if work is not None and work.fused_into is None:
+                seconds += compute_seconds(self.cost, member, work, counts)
             seconds += self._collective_seconds(member, strategies)
         return seconds * node.weight
 
@@ -166,7 +167,7 @@ class _Pricing:
             return seconds
         for row, strategy in enumerate(strategies):
             for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
-                seconds[row] += float(self.cost.collective_seconds(kind, axes, nbytes))
+                seconds[row] += float(self.cost.exposed_seconds(kind, axes, nbytes))
         return seconds
 
     def distinct_uses(self) -> list[Use]:

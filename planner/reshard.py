@@ -167,7 +167,7 @@ class Resharder:
         copy = np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
         if step.kind == "slice":
             return copy
-        seconds = np.asarray(self.cost.collective_seconds(step.kind, step.axes, nbytes))
+        seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
         return seconds + copy if step.strided and self.cost.backend == "cpu" else seconds
 
     def matrix(

@@ -12,6 +12,7 @@ from planner.decisions import Member
 from planner.graph import Op, Value
 from planner.layout import shard_elements
 from planner.opcost import inner_collectives
+from planner.rearrange import rearranged
 from planner.reshard import Step
 from planner.strategies import Strategy
 
@@ -25,13 +26,28 @@ def step_scratch_bytes(step: Step, nbytes: float, cost: MeshCost) -> float:
 
 
 def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
-    """Of an op: what it reduces locally exists until the all-reduce is through."""
+    """What an op needs while it runs."""
+    if cost.backend != "cpu" or member.op.name != "select_and_scatter_add":
+        return 0.0
+    return _window_gradient_bytes(member, strategy, cost)
+
+
+def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
+    """All that there is for an op's sake but its operands and results.
+
+    That is what it needs itself, operands that are copied into another order, and what is reduced on one device until
+    the all-reduce is through.
+    """
     if cost.backend != "cpu":
         return 0.0
-    if member.op.name == "select_and_scatter_add":
-        return _window_gradient_bytes(member, strategy, cost)
     partial = (nbytes for kind, _, nbytes in inner_collectives(member, strategy, cost) if kind == "all-reduce")
-    return max(partial, default=0.0)
+    copied = (
+        shard_elements(value.shape, strategy.layout(member.dims(member.rule.operands[position])), cost.axis_sizes)
+        * value.itemsize
+        for position in rearranged(member.op)
+        if isinstance(value := member.op.operands[position], Value)
+    )
+    return max(partial, default=0.0) + sum(copied) + op_scratch_bytes(member, strategy, cost)
 
 
 def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:

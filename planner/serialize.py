@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from planner.choose import Choice, build, given
 from planner.errors import PlanMismatch
-from planner.graph import build_graph
+from planner.jaxpr import build_graph
 from planner.mesh import mesh_choices
 from planner.price import Priced
 from planner.specs import Request, make_request

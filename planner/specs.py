@@ -26,14 +26,14 @@ class Request:
         in_specs, out_specs: PartitionSpecs, None where the planner chooses.
         donate_argnums: positions of arguments whose memory may be reused.
         ties: for each result the argument whose layout it takes, or None.
-        donated: for each result, whether it takes over a donated argument's memory.
+        donors: for each result, the donated argument whose memory it takes over, or None.
     """
 
     in_specs: tuple[PartitionSpec | None, ...]
     out_specs: tuple[PartitionSpec | None, ...]
     donate_argnums: tuple[int, ...]
     ties: tuple[int | None, ...]
-    donated: tuple[bool, ...]
+    donors: tuple[int | None, ...]
 
 
 def read_request(traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]) -> Request:
@@ -66,7 +66,7 @@ def make_request(
         tuple(out_specs),
         argnums,
         ties,
-        tuple(tie is not None and argument_of[tie] in argnums for tie in ties),
+        tuple(tie if tie is not None and argument_of[tie] in argnums else None for tie in ties),
     )
 
 

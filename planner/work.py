@@ -1,8 +1,8 @@
 """What an op does, on the whole array: floating-point operations, and which arrays it moves through memory.
 
-Compilers fuse chains of elementwise ops into one loop that reads its inputs and writes its outputs once. An array is
-*stored* if it cannot be the inside of such a loop: an argument or result, what a contraction reads or makes, what more
-than one op reads, what is resharded or crosses into a loop. Only stored arrays cost memory traffic and memory.
+Compilers fuse chains of elementwise ops into one loop that reads its inputs and writes its outputs once, so only what
+stands at the ends of a kernel (see `planner.fusion`) costs memory traffic. How a program fuses depends a little on what
+is resharded; here nothing is.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.decisions import REPLICATED, Decisions
-from planner.graph import TRANSPARENT, Atom, Graph, Op, Value, aval_of
+from costmodel.topology import Backend
+from planner.decisions import Decisions
+from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, traits
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
+from planner.rearrange import rearranged
+from planner.rules import kernel_flops
 
-UNFUSED = frozenset(
-    {
-        "dot_general", "ragged_dot_general", "conv_general_dilated", "scatter", "scatter-add",
-        "scatter_mul", "scatter_min", "scatter_max", "sort", "top_k", "fft", "cholesky", "lu",
-        "householder_product", "eigh", "svd", "triangular_solve", "cumsum", "cumprod", "cummax", "cummin",
-        "cumlogsumexp", "reduce_window_sum", "reduce_window_max", "reduce_window_min",
-        "select_and_scatter_add", "random_bits", "threefry2x32", "argmax", "argmin", 
-        "custom_call", "dynamic_update_slice",
-    }
-)  # fmt: skip
-"""Ops that start and end a fused loop on every backend."""
-
-REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce"})
-"""Ops that end a fused loop but can end one that computes their operand."""
-
-TRANSCENDENTAL = frozenset(
-    {
-        "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "pow", "erf",
-        "erfc", "erf_inv", "rsqrt", "sqrt", "cbrt", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh",
-        "asin", "acos", "atan", "lgamma", "digamma",
-    }
-)  # fmt: skip
+CLASSES: Mapping[str, str] = {
+    **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), "exponential"),
+    **dict.fromkeys(("sin", "cos", "rsqrt", "erf_inv", "asin", "acos", "atan"), "sine"),
+    **dict.fromkeys(("pow", "tan", "atan2", "cbrt", "lgamma", "digamma", "rem"), "power"),
+    **dict.fromkeys(("transpose", "rev"), "rearrange"),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), "scatter"),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "cumulative"),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), "window"),
+    **dict.fromkeys(("select_and_scatter", "select_and_scatter_add"), "window gradient"),
+    **dict.fromkeys(("random_bits", "threefry2x32"), "random"),
+    **dict.fromkeys(("sort", "top_k"), "sort"),
+    "gather": "gather",
+}
+"""The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,69 +41,180 @@ class Work:
 
     Attributes:
         flops: floating-point operations (a multiply-add is two).
-        transcendentals: elements that go through an exponential, a root, a sine.
+        elements: by class, how many elements it works on in a way that takes more than moving them.
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
-        run: for a reduction, the size of the operand's minor dimension; or None.
+        rearranged: positions of operands that are copied into another order first.
         fused_into: the op of another node in whose loop this one runs, on no more than is needed there; or None.
     """
 
     flops: float
-    transcendentals: float
+    elements: Mapping[str, float]
     dtype: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     matmul: tuple[float, float, float] | None
-    run: float | None
+    rearranged: tuple[int, ...]
     fused_into: Op | None
 
 
 def flops(op: Op) -> float:
     """Floating-point operations of the whole op."""
-    elements = math.prod(op.results[0].shape) if op.results else 0
+    if (own := kernel_flops(op.primitive)) is not None:
+        return float(own([aval_of(atom) for atom in op.operands], [aval_of(atom) for atom in op.results], **op.params))
+    made = math.prod(op.results[0].shape) if op.results else 0
     match op.name:
         case "dot_general":
             (contracted, _), _ = op.params["dimension_numbers"]
-            return 2.0 * elements * math.prod(aval_of(op.operands[0]).shape[dim] for dim in contracted)
+            return 2.0 * made * math.prod(aval_of(op.operands[0]).shape[dim] for dim in contracted)
         case "conv_general_dilated":
             kernel = aval_of(op.operands[1]).shape
             out_features = kernel[op.params["dimension_numbers"].rhs_spec[0]]
-            return 2.0 * elements * math.prod(kernel) / out_features
-        case "reduce_window_sum" | "reduce_window_max" | "reduce_window_min":
-            return float(elements * math.prod(op.params["window_dimensions"]))
+            return 2.0 * made * math.prod(kernel) / out_features
+    return float(max([made, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0))
+
+
+def elements(op: Op) -> Mapping[str, float]:
+    """By class, how many elements an op works on; of a window all under it, of a sort all comparisons."""
+    if not op.operands or not op.results:
+        return {}
+    operand, made = aval_of(op.operands[0]).shape, math.prod(op.results[0].shape)
+    if op.name in REDUCTIONS or op.name in ("argmax", "argmin"):
+        rows = len(operand) - 1 in op.params["axes"]
+        return {"sum along rows" if rows else "sum along columns": float(math.prod(operand))}
+    name = CLASSES.get(op.name)
+    match name:
+        case None:
+            return {}
+        case "window":
+            return {name: float(made * math.prod(op.params["window_dimensions"]))}
+        case "window gradient":
+            return {name: float(math.prod(operand) * math.prod(op.params["window_dimensions"]))}
         case "sort":
-            return float(elements * max(1.0, math.log2(max(2, aval_of(op.operands[0]).shape[op.params["dimension"]]))))
-    largest = max([elements, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0)
-    return float(largest)
+            length = operand[op.params["dimension"] if op.name == "sort" else -1]
+            return {name: math.prod(operand) * math.log2(max(2, length))}
+        case "scatter":
+            return {name: float(math.prod(aval_of(op.operands[2]).shape))}
+        case "cumulative":
+            return {name: float(math.prod(operand))}
+    return {name: float(made)}
 
 
-def works(graph: Graph, decisions: Decisions) -> Mapping[Op, Work]:
+def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, Work]:
     """The work of every op that does any; constant values and their makers do none."""
-    readers = _readers(graph)
-    stored = stored_values(graph, decisions, readers)
-    result = {}
-    for op, _ in graph.walk():
-        if op.bodies or all(value in decisions.constant for value in op.results):
-            continue
-        reads = tuple(
-            position
-            for position, atom in enumerate(op.operands)
-            if isinstance(atom, Value) and atom.rank and atom in stored
-        )
-        transcendentals = math.prod(op.results[0].shape) if op.name in TRANSCENDENTAL else 0
-        shape = aval_of(op.operands[0]).shape if op.name in REDUCTIONS else ()
-        result[op] = Work(
-            flops(op),
-            float(transcendentals),
-            _dtype(op),
-            reads,
-            tuple(position for position, value in enumerate(op.results) if value.rank and value in stored),
-            matmul_sizes(op),
-            float(shape[-1]) if shape else None,
-            _fused_into(op, decisions, readers, stored),
-        )
-    return result
+    found: dict[Op, Work] = {}
+    for line in _lines(graph.body, {}):
+        kernels = line.kernels(backend)
+        roots = {kernel.root for kernel in kernels}
+        reads: dict[int, list[int]] = {}
+        inside: dict[int, int] = {}
+        for kernel in kernels:
+            for index, position in line.outer_operands(kernel):
+                reads.setdefault(index, []).append(position)
+            for index in kernel.members:
+                inside.setdefault(index, kernel.root)
+        for index, op in enumerate(line.ops):
+            if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
+                continue
+            root = line.ops[inside[index]] if index in inside else None
+            found[op] = Work(
+                flops(op),
+                elements(op),
+                _dtype(op),
+                tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions)),
+                tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else (),
+                matmul_sizes(op),
+                rearranged(op) if backend == "cpu" else (),
+                root if index not in roots and root and _elsewhere(op, root, decisions) else None,
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The ops of one body in a row, those of calls that are seen through among them.
+
+    Attributes:
+        atoms: for each op its operands, by the names that they had when they were made.
+        outputs: what the body returns.
+    """
+
+    ops: list[Op]
+    atoms: list[tuple[Atom, ...]]
+    outputs: tuple[Atom, ...]
+
+    def kernels(self, backend: Backend) -> list[Kernel]:
+        made = self._makers()
+        numbers: dict[Atom, int] = {}
+        operands = [
+            [
+                made[atom] if atom in made else numbers.setdefault(atom, -1 - len(numbers))
+                for atom in atoms
+                if isinstance(atom, Value)
+            ]
+            for atoms in self.atoms
+        ]
+        needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
+        needed.update(index for index, op in enumerate(self.ops) if op.effects)
+        behaviour = [traits(op, _elements(op), backend) for op in self.ops]
+        return fuse(behaviour, operands, sorted(needed))
+
+    def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
+        """The ops and positions at which a kernel reads what it did not make, each array once."""
+        made = self._makers()
+        found: dict[Atom, tuple[int, int]] = {}
+        for index in sorted(kernel.members):
+            for position, atom in enumerate(self.atoms[index]):
+                if isinstance(atom, Value) and atom.rank and made.get(atom) not in kernel.members:
+                    found.setdefault(atom, (index, position))
+        return list(found.values())
+
+    def _makers(self) -> dict[Atom, int]:
+        return {value: index for index, op in enumerate(self.ops) for value in op.results}
+
+
+def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
+    """The body's own line, and those of the loops and branches in it."""
+    ops: list[Op] = []
+    inner: list[Body] = []
+
+    def root(atom: Atom) -> Atom:
+        while isinstance(atom, Value) and atom in roots:
+            atom = roots[atom]
+        return atom
+
+    def add(part: Body) -> None:
+        for op in part.ops:
+            if op.primitive in TRANSPARENT:
+                roots.update(zip(op.bodies[0].inputs, op.operands, strict=True))
+                add(op.bodies[0])
+                roots.update(zip(op.results, op.bodies[0].outputs, strict=True))
+                continue
+            if op.name in NAMES_ONLY and not op.effects:
+                roots.update(zip(op.results, op.operands, strict=False))
+            ops.append(op)
+            inner.extend(op.bodies)
+
+    add(body)
+    atoms = [tuple(map(root, op.operands)) for op in ops]
+    own = _Line(ops, atoms, tuple(map(root, body.outputs)))
+    return [own, *(line for each in inner for line in _lines(each, roots))]
+
+
+def _elements(op: Op) -> int:
+    return math.prod(aval_of(op.operands[0]).shape) if op.operands else 0
+
+
+def _is_constant(atom: Atom, decisions: Decisions) -> bool:
+    return not isinstance(atom, Value) or atom in decisions.constant
+
+
+def _elsewhere(op: Op, root: Op, decisions: Decisions) -> bool:
+    """Whether an op that runs in another's loop is laid out by another decision."""
+    if root not in decisions.members:
+        return False
+    return op not in decisions.members or decisions.members[op][0] != decisions.members[root][0]
 
 
 def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
@@ -123,58 +231,6 @@ def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
         columns = right[op.params["dimension_numbers"].rhs_spec[0]]
     inner = flops(op) / (2.0 * max(1, math.prod(op.results[0].shape)))
     return elements / max(1, columns), inner, float(columns)
-
-
-def _readers(graph: Graph) -> Mapping[Value, list[Op]]:
-    """Who reads each value, by the name that it had when it was made; a call that is seen through reads nothing."""
-    readers: dict[Value, list[Op]] = {}
-    roots: dict[Value, Atom] = {}
-    for op, _ in graph.walk():
-        if op.primitive in TRANSPARENT:
-            roots.update(zip(op.bodies[0].inputs, op.operands, strict=True))
-            continue
-        for atom in op.operands:
-            while isinstance(atom, Value) and atom in roots:
-                atom = roots[atom]
-            if isinstance(atom, Value):
-                readers.setdefault(atom, []).append(op)
-    return readers
-
-
-def stored_values(graph: Graph, decisions: Decisions, readers: Mapping[Value, list[Op]]) -> frozenset[Value]:
-    """The values that exist in memory."""
-    stored = {value for value, ops in readers.items() if len(ops) > 1 or _ends_loop(ops[0])}
-    stored.update(graph.body.inputs)
-    stored.update(atom for atom in graph.body.outputs if isinstance(atom, Value))
-    for op, _ in graph.walk():
-        if _ends_loop(op) or op.name in REDUCTIONS or op.primitive in TRANSPARENT:
-            stored.update(op.results)
-        for body in op.bodies:
-            stored.update(atom for atom in body.outputs if isinstance(atom, Value))
-            if op.primitive not in TRANSPARENT:
-                stored.update(body.inputs)
-                continue
-            outer = zip(body.inputs, op.operands, strict=True)
-            stored.update(inner for inner, atom in outer if atom in stored)
-    return frozenset(stored - decisions.constant)
-
-
-def _ends_loop(op: Op) -> bool:
-    return (bool(op.bodies) and op.primitive not in TRANSPARENT) or op.name in UNFUSED
-
-
-def _fused_into(op: Op, decisions: Decisions, readers: Mapping[Value, list[Op]], stored: frozenset[Value]) -> Op | None:
-    """The first op of another node down the chain of ops that are fused with this one."""
-
-    def node_of(op: Op) -> int:
-        return decisions.members[op][0] if op in decisions.members else REPLICATED
-
-    node = node_of(op)
-    while len(op.results) == 1 and op.results[0] not in stored and op.results[0] in readers:
-        (op,) = readers[op.results[0]]
-        if node_of(op) != node:
-            return op if op in decisions.members else None
-    return None
 
 
 def _dtype(op: Op) -> str:

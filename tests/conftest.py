@@ -4,9 +4,21 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from jax.extend.core import Primitive
+
+from planner.rules import registered
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+
+# Read before any test module is imported: what those register are not the planner's own rules.
+_BUILT_IN = registered()
+
+
+@pytest.fixture(scope="session")
+def built_in() -> frozenset[Primitive]:
+    """The primitives that the planner itself has a rule for."""
+    return _BUILT_IN
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from planner import Collective
 from planner.assignment import Assignment
 from planner.choose import build
 from planner.emit import emit
-from planner.graph import build_graph
+from planner.jaxpr import build_graph
 from planner.layout import to_spec
 from planner.mesh import mesh_choices
 from planner.price import Priced

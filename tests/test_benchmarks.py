@@ -9,6 +9,7 @@ import pytest
 
 from experiments import bench_plan_time, bench_plans
 from experiments.bench_plans import Timed, verdict
+from experiments.cases import Cases
 from experiments.child import ChildFailed, call_in_child
 
 
@@ -51,16 +52,15 @@ def test_the_verdict_minds_the_noise(samples: tuple[float, ...], text: str) -> N
     assert found.low <= found.ratio <= found.high
 
 
-def test_a_case_is_measured_once_per_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_plans, "CASES", tmp_path)
-    case = ("mlp", "2x4")
-    assert not bench_plans.is_measured(case, "abc")
-    bench_plans.store(case, "today, revision abc", {"programs": []})
-    assert bench_plans.is_measured(case, "abc")
-    assert not bench_plans.is_measured(case, "abd")
-    assert not bench_plans.is_measured(case, "abc-dirty"), "files may have changed since"
-    bench_plans.store(case, "today, revision abc", {"failure": "exit code 3"})
-    assert not bench_plans.is_measured(case, "abc")
+def test_a_case_is_measured_once_per_revision(tmp_path: Path) -> None:
+    cases, case = Cases(tmp_path), ("mlp", "2x4")
+    assert not cases.is_measured(case, "abc")
+    cases.store(case, "today, revision abc", {"programs": []})
+    assert cases.is_measured(case, "abc")
+    assert not cases.is_measured(case, "abd")
+    assert not cases.is_measured(case, "abc-dirty"), "files may have changed since"
+    cases.store(case, "today, revision abc", {"failure": "exit code 3"})
+    assert not cases.is_measured(case, "abc")
 
 
 def test_rows_of_the_tables() -> None:

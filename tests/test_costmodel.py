@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
+from costmodel.topology import Eager
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -40,10 +42,12 @@ def test_roofline_is_the_larger_of_arithmetic_and_memory() -> None:
     np.testing.assert_array_equal(cost.compute_seconds([1e12, 4e12], [2e11, 0.0], "bfloat16"), [2.0, 2.0])
 
 
-def test_special_functions_bound_only_devices_with_a_known_rate() -> None:
-    assert flat(machine(along("x", 2))).compute_seconds(0.0, 0.0, "float32", transcendentals=1e15) == 0.0
+def test_classes_of_elements_cost_more_than_their_memory_only_where_that_was_measured() -> None:
+    assert flat(machine(along("x", 2))).compute_seconds(0.0, 0.0, "float32", {"exponential": 1e15}) == 0.0
     cpu = flat(preset("cpu:8"))
-    assert cpu.compute_seconds(0.0, 0.0, "float32", 1e9) == 1e9 / cpu.device.transcendentals_per_second
+    memory = cpu.compute_seconds(0.0, 8e6, "float32")
+    each = cpu.device.element_seconds["exponential"]
+    assert cpu.compute_seconds(0.0, 8e6, "float32", {"exponential": 1e6}) == pytest.approx(memory + 1e6 * each)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -87,14 +91,51 @@ def test_interleaved_groups_share_the_links_of_a_torus() -> None:
     assert ring == pytest.approx(0.75 * VOLUME / 1e9 * 4 / 2)  # closed, but four rings on each link
 
 
-def test_across_hosts_only_the_share_of_one_device_moves() -> None:
-    hosts = machine(along("host", 2, "network", rate=1e6), along("gpu", 4, rate=1e9))
+@pytest.mark.parametrize(
+    ("staged", "moved"),
+    [(True, 1 / 2), (False, 7 / 8)],  # the other host's half; a ring through all eight passes all but one's own on
+)
+def test_across_hosts_only_the_share_of_one_device_moves(staged: bool, moved: float) -> None:
+    hosts = machine(along("host", 2, "network", rate=1e6, staged=staged), along("gpu", 4, rate=1e9))
     cost = CostModel(hosts).on(("host", "gpu"), (2, 4))
     both = cost.collective_seconds("all-gather", ("host", "gpu"), VOLUME)
-    assert both == pytest.approx(VOLUME / 4 / 2 / 1e6)
-    assert cost.collective_seconds("all-reduce", ("host", "gpu"), VOLUME) == pytest.approx(2 * both)
+    assert both == pytest.approx(VOLUME / 4 * moved / 1e6)
+    # Two trees between two hosts move half in each direction, once up and once down.
+    assert cost.collective_seconds("all-reduce", ("host", "gpu"), VOLUME) == pytest.approx(VOLUME / 4 / 1e6)
+    assert cost.collective_seconds("broadcast", ("host", "gpu"), VOLUME) == pytest.approx(VOLUME / 4 / 1e6)
     assert cost.collective_seconds("all-gather", ["gpu"], VOLUME) == pytest.approx(0.75 * VOLUME / 1e9)
     assert cost.collective_seconds("all-to-all", ("gpu", "host"), VOLUME) == pytest.approx(VOLUME / 2 / 1e6)
+
+
+def test_a_switch_that_adds_reduces_in_one_pass() -> None:
+    plain = along("x", 8)
+    adding = replace(plain, link=replace(plain.link, reduce_bytes_per_second=8e8))
+    ring, switch = (flat(machine(dim)).collective_seconds("all-reduce", ["all"], VOLUME) for dim in (plain, adding))
+    assert ring == pytest.approx(2 * 7 / 8 * VOLUME / 1e9)
+    assert switch == pytest.approx(VOLUME / 8e8)
+    pair = CostModel(machine(adding)).on("ab", (4, 2)).collective_seconds("all-reduce", "b", VOLUME)
+    assert pair == pytest.approx(VOLUME / 1e9)  # of two the ring is faster
+
+
+def test_each_size_goes_by_the_protocol_that_is_faster_for_it() -> None:
+    link = Link("switch", 0.0, 1e9, start_seconds=1e-3, eager=Eager(1e-5, 0.0, 1e8))
+    cost = flat(machine(Dim("x", 2, link)))
+    assert cost.collective_seconds("all-gather", ["all"], 2e3) == pytest.approx(1e-5 + 1e3 / 1e8)
+    assert cost.collective_seconds("all-gather", ["all"], 2e6) == pytest.approx(1e-3 + 1e6 / 1e9)
+
+
+def test_wires_among_all_serve_a_part_of_them_in_part() -> None:
+    """Four devices with three wires each, as within half of a p3.16xlarge: a pair has one of them."""
+    cost = CostModel(machine(along("x", 4, "mesh", rate=3e9))).on("ab", (2, 2))
+    assert cost.collective_seconds("all-gather", "ab", VOLUME) == pytest.approx(0.75 * VOLUME / 3e9)
+    assert cost.collective_seconds("all-gather", "b", VOLUME) == pytest.approx(0.5 * VOLUME / 1e9)
+    assert cost.collective_seconds("all-to-all", "ab", VOLUME) == pytest.approx(0.25 * VOLUME / 1e9)
+
+
+def test_a_broadcast_is_a_pipeline() -> None:
+    link = Link("switch", latency_seconds=1e-6, bytes_per_second=1e9, start_seconds=5e-6)
+    cost = flat(machine(Dim("x", 8, link)))
+    assert cost.collective_seconds("broadcast", ["all"], 1e9) == pytest.approx(5e-6 + 3e-6 + 1.0)
 
 
 def test_a_tree_serves_small_all_reduces() -> None:
@@ -148,7 +189,7 @@ def test_a_group_of_one_has_nothing_to_do() -> None:
 
 def test_unknown_collective_and_axis() -> None:
     cost = flat(preset("cpu:8"))
-    with pytest.raises(ValueError, match="unknown collective 'broadcast'; known are all-reduce, all-gather"):
-        cost.collective_seconds("broadcast", ["all"], 1.0)
+    with pytest.raises(ValueError, match="unknown collective 'gossip'; known are all-reduce, all-gather"):
+        cost.collective_seconds("gossip", ["all"], 1.0)
     with pytest.raises(ValueError, match="unknown mesh axis 'x'; the mesh has all"):
         cost.collective_seconds("all-reduce", ["x"], 1.0)

@@ -67,7 +67,7 @@ def test_every_strategy_computes_the_same(case: Case, capfd: pytest.CaptureFixtu
     check_values(case, assignments, run.results, capfd.readouterr().err)
     if case.name == "loop vmapped":
         return  # JAX lowers a loop with a condition for each row by testing again inside it, which no jaxpr shows
-    nothing_donated = (False,) * len(assignments[0].priced.graph.body.outputs)
+    nothing_donated = (None,) * len(assignments[0].priced.graph.body.outputs)
     predicted = bytes_by_kind(
         one for assignment in assignments for one in predict(assignment, nothing_donated).collectives
     )

@@ -14,7 +14,8 @@ from cases import CASES, Case, floats
 from jax import lax
 from programs import PROGRAMS, scan_layers, scan_remat_loss
 
-from planner.graph import UNKNOWN_TRIPS, Body, Graph, Op, Value, build_graph, check
+from planner.graph import Body, Graph, Op, Value, check
+from planner.jaxpr import UNKNOWN_TRIPS, build_graph
 from planner.trace import trace
 
 X, W = floats(16, 32), floats(32, 32)
@@ -185,3 +186,30 @@ def test_check_finds_what_is_broken() -> None:
 def test_ops_are_compared_by_identity() -> None:
     graph = graph_of(lambda x: (x + 1) * 2, X)
     assert len({op for op, _ in graph.walk() if isinstance(op, Op)}) == 2
+
+
+def test_transpositions_fold_into_contractions() -> None:
+    """The gradients of a layer's weight and of attention's projections come out as they are wanted."""
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.einsum("bsd,dhk->bshk", x, w)).sum()
+
+    w, x = floats(8, 4, 2), floats(3, 5, 8)
+    traced = trace(jax.grad(loss, argnums=(0, 1)), (w, x))
+    graph = build_graph(traced)
+    check(graph)
+    assert "transpose" not in names_of(graph)
+    assert [atom.shape for atom in graph.body.outputs] == [(8, 4, 2), (3, 5, 8)]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(lambda x: (x @ W, (x @ W).T), id="read otherwise too"),
+        pytest.param(lambda x: jnp.einsum("bsd,bte->sdte", x, x).transpose(2, 1, 0, 3), id="mixed up"),
+        pytest.param(lambda x: jnp.einsum("bsd,bte->bsdte", x, x).transpose(1, 0, 2, 3, 4), id="batch moved"),
+    ],
+)
+def test_other_transpositions_stay(fn: Callable[..., Any]) -> None:
+    x = floats(16, 32) if "W" in fn.__code__.co_names else floats(2, 3, 4)
+    assert "transpose" in names_of(graph_of(fn, x))

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from executor.compiled import CompiledCollective, collectives
 from executor.hlo import parse
 from executor.replica_groups import axes_between, device_groups
-from planner.graph import UNKNOWN_TRIPS
+from planner.jaxpr import UNKNOWN_TRIPS
 
 MESH = {"x": 2, "y": 4}
 CUBE = {"x": 2, "y": 2, "z": 2}

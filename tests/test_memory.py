@@ -200,7 +200,7 @@ def every_outcome(name: str) -> list[tuple[float, float]]:
     for picks in itertools.product(*options):
         assignment = Assignment(priced, (*picks, 0))
         cost = priced.problem.evaluate(assignment.picks).cost
-        outcomes.append((predict(assignment, (False,)).peak_bytes, cost))
+        outcomes.append((predict(assignment, (None,)).peak_bytes, cost))
     return outcomes
 
 

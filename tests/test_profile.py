@@ -33,7 +33,7 @@ def test_a_fit_wants_three_sizes() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_profile_reads_back_equal(name: str) -> None:
-    model = CostModel(preset(name), overlap=0.25, measured_on={"cores": 2})
+    model = CostModel(preset(name), overlap={"all-gather": 0.25}, measured_on={"cores": 2})
     assert CostModel.from_json(model.to_json()) == model
     assert hash(CostModel.from_json(model.to_json())) == hash(model)
 
@@ -54,8 +54,10 @@ def broken(path: Sequence[str | int], value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        (["overlap"], {"all-gather": 1.5}, "overlap.all-gather is 1.5; a number from 0 to 1 belongs there"),
+        (["overlap"], 0.5, "overlap is 0.5; an object belongs there"),
         (["topology"], None, "mine.json: topology is missing"),
-        (["format"], 99, "mine.json: format 99, but this version reads 1"),
+        (["format"], 99, "mine.json: format 99, but this version reads 3"),
         (
             ["topology", "device", "memory_bytes"],
             "much",
@@ -63,6 +65,9 @@ def broken(path: Sequence[str | int], value: object) -> str:
         ),
         (["topology", "device", "memory_bytes"], True, "topology.device.memory_bytes is True"),
         (["topology", "device", "flops_per_second"], {}, "flops_per_second is empty"),
+        (["topology", "device", "element_seconds"], {"tan": 1e-9}, "element_seconds has 'tan'; known classes are"),
+        (["topology", "device", "element_seconds"], {"sort": -1e-9}, "element_seconds.sort is -1e-09"),
+        (["topology", "device", "call"], {}, "device.call.call_seconds is missing"),
         (["topology", "device", "flops_per_second", "float32"], -1, r"flops_per_second.float32 is -1"),
         (
             ["topology", "dims", 0, "link", "kind"],

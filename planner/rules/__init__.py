@@ -2,7 +2,16 @@
 
 # Importing a family registers its rules.
 from planner.rules import contraction, elementwise, indexing, linalg, reduction, shape  # noqa: F401
-from planner.rules.registry import Origin, register, register_rule, registered, rule_for
+from planner.rules.registry import Origin, kernel_flops, register, register_rule, registered, rule_for
 from planner.rules.rule import ShardingRule, replicated
 
-__all__ = ["Origin", "ShardingRule", "register", "register_rule", "registered", "replicated", "rule_for"]
+__all__ = [
+    "Origin",
+    "ShardingRule",
+    "kernel_flops",
+    "register",
+    "register_rule",
+    "registered",
+    "replicated",
+    "rule_for",
+]

@@ -13,8 +13,7 @@ from planner.rules.pattern import dim_names
 from planner.rules.registry import register
 from planner.rules.rule import Aval, ShardingRule, replicated
 
-
-@register(
+ELEMENTWISE = (
     p.abs_p, p.acos_p, p.acosh_p, p.add_jaxvals_p, p.add_p, p.and_p, p.asin_p, p.asinh_p, p.atan2_p,
     p.atan_p, p.atanh_p, p.bessel_i0e_p, p.bessel_i1e_p, p.cbrt_p, p.ceil_p, p.clamp_p, p.clz_p,
     p.complex_p, p.conj_p, p.convert_element_type_p, p.copy_p, p.cos_p, p.cosh_p, p.digamma_p, p.div_p,
@@ -26,6 +25,10 @@ from planner.rules.rule import Aval, ShardingRule, replicated
     p.shift_right_arithmetic_p, p.shift_right_logical_p, p.sign_p, p.sin_p, p.sinh_p, p.sqrt_p,
     p.square_p, p.stop_gradient_p, p.sub_p, p.tan_p, p.tanh_p, p.threefry2x32_p, p.xor_p, p.zeta_p,
 )  # fmt: skip
+"""Each element of the results is made of the elements of the operands at its place."""
+
+
+@register(*ELEMENTWISE)
 def elementwise(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
     """Every dimension passes through; scalars, and dimensions of size one, are broadcast."""
     names = dim_names(max(len(a.shape) for a in results))

@@ -17,7 +17,11 @@ RuleFn: TypeAlias = Callable[..., ShardingRule]
 Origin = Literal["registry", "shardy", "replicated"]
 """Where a rule came from; "replicated" where nobody knows one."""
 
+FlopsFn: TypeAlias = Callable[..., float]
+"""Takes what a `RuleFn` takes; gives the floating-point operations of the whole op."""
+
 _RULES: dict[Primitive, RuleFn] = {}
+_FLOPS: dict[Primitive, FlopsFn] = {}
 
 
 def register(*primitives: Primitive) -> Callable[[RuleFn], RuleFn]:
@@ -51,8 +55,14 @@ def register_rule(
     reduce: str = "",
     replicate: str = "",
     permute: Mapping[str, int] | None = None,
+    flops: FlopsFn | None = None,
 ) -> None:
     """Give a primitive its sharding rule as a pattern; `ShardingRule.parse` says how patterns are written.
+
+    A kernel of the user's own (a fused attention, say) may also say how much it computes: `flops` takes the operands'
+    avals, the results' avals and the equation's params by name, and gives the multiplications and additions of the
+    whole op. It is then priced as one kernel that reads its operands and writes its results once; without it, as
+    elementwise.
 
     >>> from jax.extend.core import Primitive
     >>> register_rule(Primitive("my_matmul"), "... m k, k n -> ... m n", reduce="k")
@@ -63,6 +73,14 @@ def register_rule(
     @register(primitive)
     def from_pattern(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
         return ShardingRule.parse(pattern, _shapes(operands), _shapes(results), reduce, replicate, permute)
+
+    if flops is not None:
+        _FLOPS[primitive] = flops
+
+
+def kernel_flops(primitive: Primitive) -> FlopsFn | None:
+    """What was registered of how much a primitive computes; None where nothing was."""
+    return _FLOPS.get(primitive)
 
 
 def registered() -> frozenset[Primitive]:

@@ -1,0 +1,128 @@
+"""Seconds of a matrix multiplication by its shape: six parameters a type, fitted to what was measured.
+
+    launch + max(2 (b (m + h) (n + h) + o) (k + c) / rate, bytes / bandwidth)
+
+for b products of [m, k] and [k, n]. What is added is work that the units do in vain: at the edges of the result (h rows
+and columns), at the start and end of each sum (c elements), and on cores that are left over when the result is small
+(o elements). On one core o is 0. The bandwidth is that of the caches where the operands stay in them. Counting tiles in
+whole rounds of the cores is no better on XLA's measurements as a whole, and jumps where a planner wants a slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.least_squares import fit_positive
+
+DOUBT = 10.0
+"""How freely the data may move a parameter that it says little of; see `fit_positive`."""
+
+
+@dataclass(frozen=True)
+class MatmulShape:
+    """How the time of a matrix multiplication depends on its sizes, apart from the rate of a large one.
+
+    Attributes:
+        launch_seconds: the time of the smallest.
+        bytes_per_second: of operands and result together, where they bound.
+        half_rate_size: with so many rows or columns, and all else large, it runs at half the rate.
+        half_rate_inner: the same for the size that is summed over.
+        half_rate_outputs: the same for the elements of the result, all batches together.
+    """
+
+    launch_seconds: float
+    bytes_per_second: float
+    half_rate_size: float = 0.0
+    half_rate_inner: float = 0.0
+    half_rate_outputs: float = 0.0
+
+    def efficiency(self, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike, batch: ArrayLike = 1.0) -> np.ndarray:
+        """The share of the rate that a product of these sizes reaches, were memory no bound.
+
+        >>> float(MatmulShape(0.0, 1e12, half_rate_size=64).efficiency(64, 1e9, 1e9).round(3))
+        0.5
+        """
+        m, k, n, b = (np.maximum(np.asarray(size, dtype=float), 1.0) for size in (rows, inner, columns, batch))
+        spent = b * (m + self.half_rate_size) * (n + self.half_rate_size) + self.half_rate_outputs
+        return np.asarray(b * m * n / spent * k / (k + self.half_rate_inner))
+
+    def seconds(
+        self,
+        flops_per_second: float,
+        rows: ArrayLike,
+        inner: ArrayLike,
+        columns: ArrayLike,
+        batch: ArrayLike,
+        nbytes: ArrayLike,
+    ) -> np.ndarray:
+        """Seconds on one device.
+
+        Args:
+            flops_per_second: the rate of a large product.
+            rows, inner, columns: the sizes on the device; a convolution's rows are its output positions.
+            batch: how many products.
+            nbytes: of operands and results that go through memory.
+        """
+        flops = 2.0 * np.asarray(batch, dtype=float) * np.asarray(rows, dtype=float) * np.asarray(inner, dtype=float)
+        arithmetic = flops * columns / flops_per_second / self.efficiency(rows, inner, columns, batch)
+        return self.launch_seconds + np.maximum(arithmetic, np.asarray(nbytes, dtype=float) / self.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class MatmulSample:
+    """One timed matrix multiplication; sizes as in `MatmulShape.seconds`."""
+
+    rows: float
+    inner: float
+    columns: float
+    batch: float
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MatmulFit:
+    """Attributes:
+    flops_per_second: the rate of a large product.
+    shape: how smaller ones fall behind it.
+    relative_error: the median over the samples.
+    """
+
+    flops_per_second: float
+    shape: MatmulShape
+    relative_error: float
+
+
+def fit_matmul(samples: Sequence[MatmulSample], bytes_per_second: float) -> MatmulFit:
+    """The curve through timed products of one type.
+
+    Args:
+        samples: six at least, from launch-bound to large, wide and narrow.
+        bytes_per_second: of the device's memory; samples that stay in caches move it.
+
+    Raises:
+        ValueError: fewer samples than parameters.
+    """
+    if len(samples) < 6:
+        raise ValueError(f"a matmul curve has six parameters; six samples at least are needed, got {len(samples)}")
+    rows, inner, columns, batch, nbytes, seconds = np.array(
+        [(s.rows, s.inner, s.columns, s.batch, s.nbytes, s.seconds) for s in samples]
+    ).T
+    best_rate = float(np.max(2 * batch * rows * inner * columns / seconds))
+
+    def predict(parameters: np.ndarray) -> np.ndarray:
+        rate, *shape = parameters.tolist()
+        return MatmulShape(*shape).seconds(rate, rows, inner, columns, batch, nbytes)
+
+    # A core's tile is of the order of 16 by 16 where units are filled by columns; a sum of 64 hides its start; a
+    # machine of 100 cores wants some 10⁵ elements of a result.
+    start = np.array([1.1 * best_rate, float(seconds.min()), bytes_per_second, 16.0, 64.0, 1e5])
+    doubt = np.array([np.inf, np.inf, DOUBT, DOUBT, DOUBT, DOUBT])
+    fitted = fit_positive(predict, seconds, start, doubt)
+    errors = np.abs(predict(fitted) / seconds - 1)
+    rate, *shape = fitted.tolist()
+    return MatmulFit(rate, MatmulShape(*shape), float(np.median(errors)))

@@ -1,0 +1,190 @@
+"""What `calibrate` times: operations in a loop on the devices, and whole calls.
+
+A `LoopProbe` is repeated on the device and timed at two loop lengths; the difference leaves dispatch out. A `CallProbe`
+is a compiled function that is called as a plan is, with arrays that are as cold as in a program of some size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Arrays = tuple[jax.Array, ...]
+
+MATRICES = (
+    (64, 64, 64), (128, 512, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 512, 512),
+    (512, 16, 512), (512, 512, 16), (64, 1024, 256),
+)  # fmt: skip
+"""Rows, contracted size and columns of the products that are timed: square, flat and thin ones."""
+MATRIX_TYPES = ("float32", "bfloat16")
+
+MANY_ARRAYS = 64
+"""Arguments, or results, of the calls that tell what one more takes."""
+STREAMED, ROWS, COLUMNS = 4, 256, 1024
+"""How many arrays a call goes through, and their shape on each device: 4 MiB together."""
+FRESH_BYTES = 40 * 2**20
+"""More than the C library keeps for the next call."""
+IMAGES, SIDE, CHANNELS = 4, 16, 32
+"""Of the convolution and the pooling."""
+ALL_TO_ALL_ROWS, ALL_TO_ALL_COLUMNS = 64, 16
+"""At most so many rows, at least so many columns."""
+
+
+@dataclass(frozen=True)
+class LoopProbe:
+    """`step` maps a device's arrays, of these shapes and this type and first value, to arrays like them.
+
+    Collectives join groups of `group_size` devices along the mesh axis "group".
+    """
+
+    step: Callable[..., Arrays]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str = "float32"
+    value: float = 1.0
+    group_size: int = 1
+
+
+@dataclass(frozen=True)
+class CallProbe:
+    """A function of a list of a device's arrays.
+
+    Attributes:
+        shape: of each array.
+        arrays: how many.
+        elements: how many elements count, on one device in one call.
+        kept: whether the arrays stay the caller's; else the results take their memory.
+    """
+
+    fn: Callable[[Sequence[jax.Array]], Any]
+    shape: tuple[int, ...]
+    arrays: int
+    elements: float = 0.0
+    kept: bool = False
+
+    @property
+    def moved_bytes(self) -> float:
+        """That go through a device's memory: the arrays, and results where they are as large."""
+        return (4.0 if self.kept else 8.0) * self.arrays * math.prod(self.shape)
+
+
+def matmul_probe(rows: int, inner: int, columns: int, dtype: str) -> LoopProbe:
+    """A product, of which one element goes into the next left operand, so that it is done each time."""
+
+    def step(left: jax.Array, right: jax.Array) -> Arrays:
+        product = left @ right
+        return left.at[0, 0].set(product[opaque_zero(left[0]), 0] / inner), right
+
+    return LoopProbe(step, ((rows, inner), (inner, columns)), dtype)
+
+
+def launch_probe() -> LoopProbe:
+    """A product so small that nothing but starting it counts."""
+    return LoopProbe(lambda x: (x @ x,), ((8, 8),), value=1 / 8)
+
+
+def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
+    """The collective, followed by what little brings its result back to the shape of its operand.
+
+    Args:
+        nbytes: of the larger side, per device.
+    """
+
+    def all_gather(x: jax.Array) -> jax.Array:
+        return lax.dynamic_slice_in_dim(lax.all_gather(x, "group", tiled=True), opaque_zero(x), len(x))
+
+    def reduce_scatter(x: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), opaque_zero(x), 0)
+
+    def all_to_all(x: jax.Array) -> jax.Array:
+        """From one dimension to another, as resharding does it: with the rearranging of what is sent."""
+        rows = x.reshape(min(ALL_TO_ALL_ROWS, x.size // ALL_TO_ALL_COLUMNS), -1)
+        return lax.all_to_all(rows, "group", 1, 0, tiled=True).reshape(x.shape)
+
+    ring = [(place, (place + 1) % group_size) for place in range(group_size)]
+    steps: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+        "all-reduce": lambda x: lax.psum(x, "group"),
+        "all-gather": all_gather,
+        "reduce-scatter": reduce_scatter,
+        "all-to-all": all_to_all,
+        "collective-permute": lambda x: lax.ppermute(x, "group", ring),
+    }
+    operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes
+    return LoopProbe(lambda x: (steps[kind](x),), ((operand_bytes // 4,),), group_size=group_size)
+
+
+def opaque_zero(x: jax.Array) -> jax.Array:
+    """Zero, which the compiler cannot know, so that it keeps the whole of what it is an index into."""
+    return (x[0] < 0).astype(jnp.int32)
+
+
+def call_probes() -> dict[str, CallProbe]:
+    """Calls of nothing, of many arrays, of fresh memory; and one for each class of `costmodel.ELEMENT_CLASSES`."""
+    tiny, stream = (8,), (ROWS, COLUMNS)
+    count = STREAMED * ROWS * COLUMNS
+    fresh = (FRESH_BYTES // 4,)
+    image = (IMAGES, SIDE, SIDE, CHANNELS)
+    pixels = IMAGES * SIDE * SIDE * CHANNELS
+    window, stride = (1, 3, 3, 1), (1, 2, 2, 1)
+
+    def each(fn: Callable[[jax.Array], jax.Array]) -> Callable[[Sequence[jax.Array]], Any]:
+        return lambda arrays: [fn(array) for array in arrays]
+
+    def pool(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "SAME")
+
+    def looked_up(x: jax.Array) -> jax.Array:
+        return x[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS]
+
+    def added_to(x: jax.Array) -> jax.Array:
+        return x.at[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS].add(0.5 * x)
+
+    def drawn(x: jax.Array) -> jax.Array:
+        return x + jax.random.uniform(jax.random.key(0), x.shape)
+
+    return {
+        "call": CallProbe(each(lambda x: x + 1), tiny, 1),
+        "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),
+        "results": CallProbe(each(lambda x: x + 1), tiny, MANY_ARRAYS),
+        "memory": CallProbe(each(lambda x: 0.5 * x + 0.5), stream, STREAMED, count),
+        "fresh": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4, kept=True),
+        "reused": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4),
+        "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
+        "sine": CallProbe(each(jnp.sin), stream, STREAMED, count),
+        "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
+        "sum along rows": CallProbe(each(lambda x: x.sum(1)), stream, STREAMED, count, kept=True),
+        "sum along columns": CallProbe(each(lambda x: x.sum(0)), stream, STREAMED, count, kept=True),
+        "rearrange": CallProbe(each(lambda x: 0.5 * x.T), (ROWS * 2, ROWS * 2), STREAMED, count),
+        "gather": CallProbe(each(looked_up), stream, STREAMED, count),
+        "scatter": CallProbe(each(added_to), stream, STREAMED, count),
+        "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), (8, COLUMNS), 1, 8 * COLUMNS * 10),
+        "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), (32, COLUMNS), 1, 32 * COLUMNS),
+        "window": CallProbe(each(pool), image, STREAMED, STREAMED * pixels / 4 * 9, kept=True),
+        "window gradient": CallProbe(each(jax.grad(lambda x: pool(x).sum())), image, 1, pixels / 4 * 9),
+        "random": CallProbe(each(drawn), stream, 1, count / STREAMED),
+        "convolution": CallProbe(_convolutions, image, STREAMED, STREAMED * 3, kept=True),
+    }  # fmt: skip
+
+
+def convolution_sizes() -> tuple[float, float, float]:
+    """Rows, contracted size and columns of the product that is as large as one of the timed convolutions."""
+    return IMAGES * SIDE * SIDE, 9 * CHANNELS, CHANNELS
+
+
+def _convolutions(images: Sequence[jax.Array]) -> Any:
+    """As in training: the results, and the gradients of kernel and images; three products each."""
+
+    def apply(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        dims = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=dims)
+
+    def loss(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        return (apply(image, kernel) ** 2).sum()
+
+    kernel = jnp.full((3, 3, CHANNELS, CHANNELS), 0.01) * images[0][0, 0, 0, 0]
+    return [jax.grad(loss, argnums=(0, 1))(image, kernel) for image in images]

@@ -1,0 +1,124 @@
+"""`make bench-audit`: does the compiler do what the plans say, and do the programs take the memory that they say?
+
+A case is one workload on one mesh: the plan, the hand-written layouts and random valid plans are compiled, not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import jax
+import pandas as pd
+import typer
+
+from executor import audit
+from executor.race import contenders
+from experiments import arguments
+from experiments.cases import Cases, by_conditions
+from experiments.random_plans import random_plans
+from experiments.results import OUT, keep, markdown, write_csv
+from experiments.terminal import console, table
+from experiments.workloads import names, workload
+from planner import plan
+
+MESHES = ("8", "2x4", "2x2x2")
+RANDOM_PLANS = 3
+CASES = Cases(OUT / "bench-audit")
+NOTABLE = 0.01
+"""An unplanned collective with this share of the compiled bytes is told."""
+ABOUT = f"""## Plans against compiled programs
+
+`make bench-audit`: each workload on each mesh of eight CPU devices, as planned, as in the hand-written layouts, and
+as in {RANDOM_PLANS} plans drawn at random, compiled and not run. Fidelity is the share of the communicated bytes that
+agree per kind of collective and mesh axes; wanted are 0.98 at the median and 0.90 at the worst. Memory is the predicted
+peak over what `memory_analysis()` says; wanted are 0.9 to 1.1 at the median and 0.9 at the least. Unplanned counts the
+programs with a collective that nobody planned and that has more than {NOTABLE:.0%} of the bytes."""
+"""What stands above the table in docs/results.md."""
+
+
+def main(
+    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
+    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 600.0,
+) -> None:
+    """Audits plans of all workloads, and keeps the table of all cases audited so far in docs/results.md."""
+    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
+    CASES.measure(selected, audit_case, timeout, again)
+    report()
+
+
+def audit_case(workload_name: str, mesh: str) -> dict[str, Any]:
+    """What the audit of each plan finds. Runs in a process of its own, on CPU devices."""
+    jax.config.update("jax_platforms", "cpu")
+    arguments.offer_cpu_devices(mesh)
+    work = workload(workload_name)
+    planned = plan(
+        work.fn,
+        work.example_args,
+        arguments.device_mesh(arguments.shape(mesh)),
+        donate_argnums=work.donate_argnums,
+    )
+    found = []
+    for name, each in {**contenders(planned), **random_plans(planned, RANDOM_PLANS)}.items():
+        seen = audit(each)
+        notable = [extra for extra in seen.unplanned if extra.bytes * extra.count > NOTABLE * seen.compiled_bytes]
+        found.append(
+            {
+                "layout": name,
+                "fidelity": seen.fidelity,
+                "memory": seen.memory_ratio,
+                "peak_bytes": seen.compiled_peak_bytes,
+                "unplanned": [f"{extra.kind} at {extra.source}" for extra in notable],
+                "rematerializations": seen.rematerializations,
+            }
+        )
+    return {"audits": found}
+
+
+def report() -> None:
+    """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
+    records = CASES.records()
+    failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
+    frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
+    write_csv(frame, OUT / "bench-audit.csv")
+    parts = [ABOUT]
+    for here, part in by_conditions(frame):
+        summary = by_case(part)
+        console().print(table(summary, "plans against compiled programs"))
+        parts += [f"Compiled {here}.", markdown(summary)]
+    keep("bench-audit", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+
+
+def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A line for each plan of a case."""
+    name, mesh = record["case"]
+    start = {"conditions": record["conditions"], "workload": name, "mesh": mesh}
+    return [start | {**found, "unplanned": "; ".join(found["unplanned"])} for found in record["audits"]]
+
+
+def by_case(frame: pd.DataFrame) -> pd.DataFrame:
+    """A line for each workload and mesh, and one for all together."""
+    rows = [
+        {"workload": name, "mesh": mesh, **spread(part)}
+        for (name, mesh), part in frame.groupby(["workload", "mesh"], sort=False)
+    ]
+    return pd.DataFrame([*rows, {"workload": "all", "mesh": "", **spread(frame)}])
+
+
+def spread(part: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "programs": len(part),
+        "fidelity": part.fidelity.median(),
+        "least_fidelity": part.fidelity.min(),
+        "unplanned": int((part.unplanned != "").sum()),
+        "memory": part.memory.median(),
+        "least_memory": part.memory.min(),
+        "below_0.9": int((part.memory < 0.9).sum()),
+        "most_memory": part.memory.max(),
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

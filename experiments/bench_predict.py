@@ -1,0 +1,174 @@
+"""`make bench-predict`: does a program take as long as the model says, and do programs rank as it ranks them?
+
+A case is one workload on one mesh: the devices are calibrated, and the plan, the hand-written layouts and random valid
+plans timed in turns, all in one process, since a shared machine is twice as fast at one time as at another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import typer
+from matplotlib.figure import Figure
+
+from executor import calibrate
+from executor.race import compile_programs, contenders, race
+from experiments import arguments
+from experiments.cases import Cases, by_conditions
+from experiments.random_plans import random_plans
+from experiments.results import OUT, RESULTS, keep, markdown, write_csv
+from experiments.terminal import console, table
+from experiments.workloads import names, workload
+from planner import plan
+
+MESHES = ("2x4",)
+RANDOM_PLANS = 10
+CALIBRATION_ROUNDS = 3
+COLLECTIVE_BYTES = tuple(2**power for power in range(10, 25, 2))
+"""Per device; no program here communicates more at once."""
+LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 9, 1.0, 30.0
+CASES = Cases(OUT / "bench-predict")
+PLOT = RESULTS.with_name("predicted-against-measured.png")
+ABOUT = f"""## Predicted against measured step times
+
+`make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
+{RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case
+calibrates the devices, plans with that profile, and times all programs in turns. The error is
+|predicted − measured| / measured of the medians, off the median of predicted / measured − 1; the rank correlation is
+Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a
+rank correlation of 0.95.
+
+![Predicted against measured milliseconds]({PLOT.name})"""
+"""What stands above the tables in docs/results.md."""
+
+
+def main(
+    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
+    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Such as 2x4; may be repeated.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 900.0,
+) -> None:
+    """Holds predictions against the clock, and keeps table and plot of all cases measured so far in docs."""
+    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
+    CASES.measure(selected, measure_case, timeout, again)
+    report()
+
+
+def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
+    """For each program its names, predicted seconds and the seconds of its calls. Runs in a process of its own.
+
+    Profile and plans are kept too, so that another model can be held against the same measurements.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    arguments.offer_cpu_devices(mesh)
+    model = calibrate(jax.devices(), rounds=CALIBRATION_ROUNDS, collective_bytes=COLLECTIVE_BYTES)
+    work = workload(workload_name)
+    planned = plan(
+        work.fn,
+        work.example_args,
+        arguments.device_mesh(arguments.shape(mesh)),
+        donate_argnums=work.donate_argnums,
+        cost_model=model,
+    )
+    programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
+    args = work.make_args(jax.random.key(0))
+    samples = race(
+        programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, most_seconds=MOST_SECONDS
+    )
+    timed = [
+        {
+            "names": list(program.names),
+            "predicted_seconds": program.plan.prediction.step_seconds,
+            "samples": list(taken),
+            "plan": program.plan.to_json(),
+        }
+        for program, taken in zip(programs, samples, strict=True)
+    ]
+    return {"programs": timed, "profile": model.to_json()}
+
+
+def report() -> None:
+    """Prints the tables of all stored cases, and keeps them as CSV, and with a plot in docs."""
+    records = CASES.records()
+    failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
+    frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
+    write_csv(frame, OUT / "bench-predict.csv")
+    parts = [ABOUT]
+    for here, part in by_conditions(frame):
+        summary = by_workload(part)
+        console().print(table(summary, "predicted against measured"))
+        parts += [f"Measured {here}.", markdown(summary)]
+    if not frame.empty:
+        draw(frame, PLOT)
+    keep("bench-predict", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+
+
+def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A line for each program of a case."""
+    name, mesh = record["case"]
+    return [
+        {
+            "conditions": record["conditions"],
+            "workload": name,
+            "mesh": mesh,
+            "layouts": ", ".join(program["names"]),
+            "predicted_ms": program["predicted_seconds"] * 1e3,
+            "measured_ms": float(np.median(program["samples"])) * 1e3,
+        }
+        for program in record["programs"]
+    ]
+
+
+def by_workload(frame: pd.DataFrame) -> pd.DataFrame:
+    """Errors in per cent and rank correlation of each case, and errors of all together."""
+    error = 100 * (frame.predicted_ms / frame.measured_ms - 1)
+    frame = frame.assign(error=error.abs(), off=error)
+    rows = [
+        {"workload": name, "mesh": mesh, **errors(part), "rank_correlation": rank_correlation(part)}
+        for (name, mesh), part in frame.groupby(["workload", "mesh"], sort=False)
+    ]
+    return pd.DataFrame([*rows, {"workload": "all", "mesh": "", **errors(frame)}])
+
+
+def errors(part: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "programs": len(part),
+        "median_error": part.error.median(),
+        "p90_error": part.error.quantile(0.9),
+        "median_off": part.off.median(),
+        "fastest_ms": part.measured_ms.min(),
+        "slowest_ms": part.measured_ms.max(),
+    }
+
+
+def rank_correlation(part: pd.DataFrame) -> float:
+    """Spearman's, of predicted and measured times."""
+    return float(part.predicted_ms.corr(part.measured_ms, method="spearman"))
+
+
+def draw(frame: pd.DataFrame, path: Path) -> None:
+    """Measured against predicted milliseconds, a colour for each workload; 15 and 35 % around the diagonal shaded."""
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    axes = figure.subplots()
+    least, most = 0.8 * frame[["predicted_ms", "measured_ms"]].min().min(), 1.25 * frame.measured_ms.max()
+    ends = np.array([least, most])
+    for share, shade in ((0.35, 0.08), (0.15, 0.16)):
+        axes.fill_between(ends, (1 - share) * ends, (1 + share) * ends, color="black", alpha=shade, linewidth=0)
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    colours = mpl.colormaps["tab20"]
+    for number, (name, part) in enumerate(frame.groupby("workload", sort=False)):
+        axes.scatter(part.measured_ms, part.predicted_ms, s=18, color=colours(number % 20), label=str(name))
+    axes.set(xscale="log", yscale="log", xlabel="measured ms", ylabel="predicted ms", xlim=ends, ylim=ends)
+    axes.legend(fontsize="small", loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,171 @@
+"""What is in memory when: the program's kernels in the order in which they run, and the arrays alive between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from costmodel.topology import Backend
+from planner.fusion import LIBRARY, Kernel, fuse
+from planner.join import joined
+from planner.memory import Allocation, Role, peak
+from planner.program import Array, Instruction, Program
+
+
+@dataclass
+class Timeline:
+    """The program over time.
+
+    Attributes:
+        arrays: every array that exists, with when it is alive.
+        scratch: what ops need beside.
+        starts: when each instruction runs; those of one kernel at the same time.
+        lines: the user's line that is reached at a time, ascending.
+    """
+
+    arrays: dict[Array, Allocation] = field(default_factory=dict)
+    scratch: list[Allocation] = field(default_factory=list)
+    starts: dict[Instruction, int] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        return [one for one in (*self.arrays.values(), *self.scratch) if one.nbytes]
+
+
+def timeline(program: Program, donors: Sequence[int | None], backend: Backend) -> Timeline:
+    """Runs a program on paper.
+
+    Args:
+        donors: for each result, the argument whose memory it takes over, or None.
+        backend: XLA's CPU compiler runs each kernel as early as it can, the others keep to the order of the program.
+            Which of an array's readers come first depends there on passes that nothing here follows; of first to last
+            and last to first it is the one that takes more memory.
+    """
+    orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
+    clocks = [_Clock(order) for order in orders]
+    for clock in clocks:
+        clock.run(program)
+    return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
+
+
+class _Clock:
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]]):
+        self.order = order
+        self.time = 0
+        self.found = Timeline()
+        self.born: dict[Array, int] = {}
+        self.ends: dict[Array, int] = {}
+
+    def run(self, program: Program) -> None:
+        instructions = joined(program.instructions)
+        maker = {array: index for index, one in enumerate(instructions) for array in one.results}
+        outside: dict[Array, int] = {array: -1 - place for place, array in enumerate(program.inputs)}
+        operands = [
+            [maker[a] if a in maker else outside.setdefault(a, -1 - len(outside)) for a in one.operands]
+            for one in instructions
+        ]
+        kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
+        order = self.order(fuse([one.traits for one in instructions], operands, kept))
+        reads = [
+            {
+                array: number in kernel.in_place
+                for index in kernel.members
+                for array, number in zip(instructions[index].operands, operands[index], strict=True)
+                if number not in kernel.members
+            }
+            for kernel in order
+        ]
+        last = {array: place for place, arrays in enumerate(reads) for array in arrays}
+        for place, kernel in enumerate(order):
+            free = {array: alike for array, alike in reads[place].items() if last[array] == place and array in maker}
+            self.execute(kernel, instructions, reads[place], free)
+
+    def execute(
+        self, kernel: Kernel, instructions: Sequence[Instruction], reads: Iterable[Array], free: dict[Array, bool]
+    ) -> None:
+        """Runs a kernel; `free` holds what it is the last to read, and whether element by element."""
+        self.time += 2
+        found, root = self.found, instructions[kernel.root]
+        found.lines[self.time] = root.source
+        for index in kernel.members:
+            found.starts.setdefault(instructions[index], self.time)
+        for position, result in enumerate(root.results):
+            shared = taken_over(root, position, result, free)
+            self.born[result] = self.time + (shared is not None)
+            if shared is not None:
+                del free[shared]
+        if root.scratch_bytes:
+            name = f"scratch of {root.name}"
+            found.scratch.append(Allocation(root.scratch_bytes, self.time, self.time, name, root.source))
+        for body in root.bodies:
+            self.run(body)
+        self.time += 2 * bool(root.bodies)
+        for array in (*reads, *root.results):
+            self.ends[array] = max(self.ends.get(array, 0), self.time, self.born.get(array, 0))
+
+    def finish(self, program: Program, donors: Sequence[int | None]) -> Timeline:
+        end = self.time + 2
+        for array, born in self.born.items():
+            self.note(array, born, self.ends[array])
+        for argument in program.inputs:
+            self.note(argument, 0, end, "argument")
+        for result, donor in zip(program.outputs, donors, strict=True):
+            if result is None or result in program.inputs:
+                continue
+            born = self.born.get(result, 0)
+            if donor is None:
+                self.note(result, born, end, "result")
+            elif (needed := self.ends.get(program.inputs[donor], 0)) > born:  # elsewhere, until the argument goes
+                self.note(result, born, needed)
+            else:
+                self.found.arrays.pop(result, None)
+        return self.found
+
+    def note(self, array: Array, start: int, end: int, role: Role = "temporary") -> None:
+        self.found.arrays[array] = Allocation(array.nbytes, start, end, array.name, array.source, role)
+
+
+def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Array, bool]) -> Array | None:
+    """The operand whose memory the result takes."""
+    if position < len(root.shares):
+        place = root.shares[position]
+        return root.operands[place] if place is not None and root.operands[place] in free else None
+    if root.traits is LIBRARY:
+        return None
+    fitting = (array for array, alike in free.items() if alike and array.nbytes == result.nbytes)
+    return next(fitting, None)
+
+
+def breadth_first(kernels: Sequence[Kernel], backwards: bool = False) -> list[Kernel]:
+    """The kernels, each as soon as what it reads is there; of several that could run the one that could first.
+
+    Args:
+        backwards: whether the last of an array's readers comes first, where the program itself made the array.
+    """
+    makers = {kernel.root for kernel in kernels}
+    waiting = [len(kernel.reads) for kernel in kernels]
+    readers: dict[int, list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        for index in kernel.reads:
+            readers.setdefault(index, []).append(place)
+    if backwards:
+        readers = {index: places[::-1] if index in makers else places for index, places in readers.items()}
+    ready = deque(place for place, count in enumerate(waiting) if not count)
+
+    def arrived(index: int) -> None:
+        for place in readers.get(index, ()):
+            waiting[place] -= 1
+            if not waiting[place]:
+                ready.append(place)
+
+    order: list[Kernel] = []
+    for index in sorted(readers.keys() - makers, reverse=True):
+        arrived(index)
+    while ready:
+        kernel = kernels[ready.popleft()]
+        order.append(kernel)
+        arrived(kernel.root)
+    return order

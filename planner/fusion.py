@@ -1,0 +1,235 @@
+"""Which ops the compiler puts into one loop, and so which arrays exist in memory at all.
+
+This follows XLA's instruction fusion (openxla/xla: xla/service/instruction_fusion.cc and
+xla/service/cpu/cpu_instruction_fusion.cc): from the last op to the first, each takes in the ops that make its operands,
+as long as that is possible and no costly op would be computed twice. A cheap op with several readers is computed by
+each of them. What is left over is a list of *kernels*, each one loop or one call of a library, whose results are the
+arrays that exist.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from costmodel.topology import Backend
+from planner.graph import Op, aval_of
+from planner.rules.elementwise import ELEMENTWISE
+
+
+class Traits(NamedTuple):
+    """How an op behaves in a loop.
+
+    Attributes:
+        loops: it can be computed element by element, inside the loop of a reader.
+        takes: it can take the ops before it into its own loop.
+        costly: it is not computed twice.
+        reuses: an element of its operand goes into several of its results.
+        moves: elements change their places.
+        unary: it reads at most one array of the size of its result.
+        sums: it is a call of a library that takes in products alone.
+        product: it is one of those.
+    """
+
+    loops: bool = False
+    takes: bool = False
+    costly: bool = True
+    reuses: bool = False
+    moves: bool = False
+    unary: bool = True
+    sums: bool = False
+    product: bool = False
+
+
+LIBRARY = Traits()
+"""Contractions, sorts, collectives, loops: a kernel of its own."""
+
+SLICE = Traits(loops=True, takes=True, costly=False, reuses=True, moves=True)
+"""Taking a device's own part of an array."""
+
+NAMES_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "sharding_constraint", "copy", "name", "stop_gradient"})
+"""Ops after which the same memory holds the same elements."""
+
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
+
+LIBRARY_REDUCTIONS, LIBRARY_ELEMENTS = frozenset({"reduce_sum", "reduce_max", "reduce_min"}), 4096
+"""XLA's CPU compiler leaves these to YNNPACK where there are at least so many float32 elements to reduce."""
+
+PRODUCTS = frozenset({"mul", "square", "integer_pow", "broadcast_in_dim"})
+"""What YNNPACK computes on the way to a sum."""
+
+COSTLY = frozenset(
+    {
+        "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "pow", "erf", "erfc", "erf_inv", "rsqrt",
+        "sqrt", "cbrt", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan", "lgamma",
+        "digamma", "div", "rem", "gather",
+    }
+)  # fmt: skip
+"""Elementwise ops (and gathers) that XLA computes once only."""
+
+MOVES = frozenset({"transpose", "rev", "slice", "pad", "concatenate", "dynamic_update_slice", "gather"})
+
+LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"})
+"""Ops that are computed element by element; all others are calls of a library."""
+
+MOST_JOINED, LEAST_JOINED_ROW_BYTES, LEAST_JOINED_BYTES = 8, 64, 2048
+"""A concatenation is a kernel of its own if it joins more arrays than that, or joins at least so much row by row."""
+
+
+def traits(op: Op, elements: float, backend: Backend) -> Traits:
+    """How an op behaves in a loop.
+
+    Args:
+        elements: of its first operand, on one device.
+    """
+    if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
+        return Traits(takes=True)
+    if op.name in REDUCTIONS:
+        single = str(op.results[0].dtype) == "float32"
+        if backend == "cpu" and single and op.name in LIBRARY_REDUCTIONS and elements >= LIBRARY_ELEMENTS:
+            return Traits(takes=True, moves=True, sums=True)
+        return Traits(loops=True, takes=True, moves=True)
+    if op.name == "dynamic_slice":
+        return SLICE
+    if op.name not in LOOPS or len(op.results) != 1 or op.effects or (op.name == "concatenate" and _joined_apart(op)):
+        return LIBRARY
+    result = op.results[0]
+    large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
+    unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
+    costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
+    reuses, product = op.name == "broadcast_in_dim", op.name in PRODUCTS
+    return Traits(True, True, costly, reuses, op.name in MOVES, unary, product=product)
+
+
+def _joined_apart(op: Op) -> bool:
+    """Whether a concatenation is a kernel of its own."""
+    result = op.results[0]
+    row_bytes = result.shape[-1] * result.itemsize
+    by_rows = result.rank > 1 and op.params["dimension"] == result.rank - 1
+    large = row_bytes >= LEAST_JOINED_ROW_BYTES and result.nbytes >= LEAST_JOINED_BYTES
+    return len(op.operands) > MOST_JOINED or (by_rows and large)
+
+
+def _narrows(op: Op) -> bool:
+    """Rounding to bfloat16 takes several instructions."""
+    return str(op.results[0].dtype) == "bfloat16"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Ops in one loop, or one op that is a kernel of its own.
+
+    Attributes:
+        root: the index of the op whose results it writes.
+        members: all of its ops, the root included.
+        reads: the ops and inputs whose results it reads.
+        in_place: those of them that it reads element by element, so that its result may take their memory.
+    """
+
+    root: int
+    members: frozenset[int]
+    reads: frozenset[int]
+    in_place: frozenset[int]
+
+
+@dataclass
+class _Draft:
+    """A kernel while it takes ops in. Ops map to how their readers in the kernel read them."""
+
+    root: int
+    members: dict[int, Traits] = field(default_factory=dict)
+    reuses: dict[int, bool] = field(default_factory=dict)
+    moves: dict[int, bool] = field(default_factory=dict)
+    readers: dict[int, int] = field(default_factory=dict)
+
+    def add(self, index: int, how: Traits, operands: Sequence[int]) -> None:
+        reused, moved = self.reuses.get(index, False), self.moves.get(index, False)
+        self.members[index] = how
+        for operand in operands:
+            self.reuses[operand] = self.reuses.get(operand, False) or reused or how.reuses
+            self.moves[operand] = self.moves.get(operand, False) or moved or how.moves or how.reuses
+            self.readers[operand] = self.readers.get(operand, 0) + 1
+
+    def read_often(self, index: int) -> bool:
+        """Whether an element of the operand would be computed more than once."""
+        return self.reuses[index] or (self.readers[index] > 1 and self.moves[index])
+
+
+def fuse(behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs: Sequence[int]) -> list[Kernel]:
+    """The kernels of a straight line of ops.
+
+    Args:
+        behaviour: of each op, in program order.
+        operands: for each op, the indices of the ops whose results it reads; other numbers stand for inputs.
+        outputs: the ops whose results are needed afterwards.
+
+    Returns:
+        the kernels in program order of their roots.
+    """
+    count = len(behaviour)
+    users: list[set[int]] = [set() for _ in range(count)]
+    for index, made_by in enumerate(operands):
+        for maker in made_by:
+            if 0 <= maker < count:
+                users[maker].add(index)
+    for index in outputs:
+        users[index].add(count)
+    whole = _read_once(behaviour, users)
+    kernels = []
+    for root in reversed(range(count)):
+        if not users[root]:
+            for maker in operands[root]:
+                if 0 <= maker < count:
+                    users[maker].discard(root)
+            continue
+        kernels.append(_grown(root, behaviour, operands, users, whole))
+    return kernels[::-1]
+
+
+def _grown(
+    root: int,
+    behaviour: Sequence[Traits],
+    operands: Sequence[Sequence[int]],
+    users: list[set[int]],
+    whole: frozenset[int],
+) -> Kernel:
+    """The kernel that an op makes of itself and what it takes in."""
+    draft = _Draft(root)
+    draft.add(root, behaviour[root], operands[root])
+    waiting = [-maker for maker in set(operands[root]) if 0 <= maker < len(behaviour)] if behaviour[root].takes else []
+    heapq.heapify(waiting)
+    while waiting:
+        maker = -heapq.heappop(waiting)
+        how = behaviour[maker]
+        duplicated = users[maker] != {root}
+        if not how.loops or maker in whole or (how.costly and (duplicated or draft.read_often(maker))):
+            continue
+        if behaviour[root].sums and (duplicated or not how.product):
+            continue
+        users[maker].discard(root)
+        draft.add(maker, how, operands[maker])
+        for further in set(operands[maker]):
+            if 0 <= further < len(behaviour):
+                if root not in users[further]:
+                    users[further].add(root)
+                    heapq.heappush(waiting, -further)
+                if not users[maker]:
+                    users[further].discard(maker)
+    reads = frozenset(index for index in draft.readers if index not in draft.members)
+    return Kernel(root, frozenset(draft.members), reads, frozenset(i for i in reads if not draft.moves[i]))
+
+
+def _read_once(behaviour: Sequence[Traits], users: Sequence[set[int]]) -> frozenset[int]:
+    """Ops of several large operands that some reader cannot take in: computed again, they would read those again."""
+
+    def taken(how: Traits, reader: int) -> bool:
+        return reader < len(behaviour) and behaviour[reader].takes and (how.product or not behaviour[reader].sums)
+
+    return frozenset(
+        index
+        for index, (how, read_by) in enumerate(zip(behaviour, users, strict=True))
+        if not how.unary and not all(taken(how, reader) for reader in read_by)
+    )

@@ -1,0 +1,69 @@
+"""Rewrites that leave a program's meaning alone and spare the compiled one work.
+
+A gradient of `x @ w` reads, in JAX, as a contraction and a transposition of its result. XLA folds the two into one, but
+not where the plan puts a collective between them: then every device goes through the whole array against its grain,
+which on CPU takes longer than the contraction. The same contraction with its operands exchanged gives the result the
+other way round at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jax import lax
+from jax.extend.core import primitives as jex_primitives
+
+from planner.graph import Atom, Op, Value, aval_of
+
+
+def fold_transpositions(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op, ...]:
+    """The ops of a body, where a contraction that is only read by a transposition makes the transposed array.
+
+    Only where exchanging the two operands is all that it takes: the transposition puts the dimensions of the right
+    operand before those of the left.
+    """
+    reads = Counter(atom for op in ops for atom in op.operands if isinstance(atom, Value))
+    reads.update(atom for atom in outputs if isinstance(atom, Value))
+    maker = {value: op for op in ops for value in op.results}
+    instead: dict[Op, Op | None] = {}
+    for op in ops:
+        if op.primitive is not jex_primitives.transpose_p or not isinstance(op.operands[0], Value):
+            continue
+        made = maker.get(op.operands[0])
+        if made is not None and reads[op.operands[0]] == 1 and _exchanges(op, made):
+            instead[made], instead[op] = _exchanged(made, op.results), None
+    kept = (instead.get(op, op) for op in ops)
+    return tuple(op for op in kept if op is not None)
+
+
+def _exchanges(transposition: Op, contraction: Op) -> bool:
+    """Whether the transposition only puts the right operand's dimensions first."""
+    if contraction.primitive is not jex_primitives.dot_general_p or contraction.params["out_sharding"] is not None:
+        return False
+    if isinstance(contraction.params["precision"], lax.DotAlgorithm):  # may treat its operands differently
+        return False
+    (contracted, _), (batch, _) = contraction.params["dimension_numbers"]
+    rank, batches = contraction.results[0].rank, len(batch)
+    right = len(aval_of(contraction.operands[0]).shape) - len(contracted)  # where its dimensions begin
+    order = (*range(batches), *range(right, rank), *range(batches, right))
+    return tuple(transposition.params["permutation"]) == order
+
+
+def _exchanged(contraction: Op, results: tuple[Value, ...]) -> Op:
+    """The contraction with its operands exchanged, making these results."""
+    params = contraction.params
+    contracted, batch = params["dimension_numbers"]
+    precision = params["precision"]
+    return replace(
+        contraction,
+        operands=contraction.operands[::-1],
+        results=results,
+        params={
+            **params,
+            "dimension_numbers": (contracted[::-1], batch[::-1]),
+            "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+        },
+    )
+

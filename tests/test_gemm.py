@@ -1,0 +1,66 @@
+"""The curve of a matrix multiplication: closed forms, fits that find their own parameters, and their promises."""
+
+import numpy as np
+import pytest
+
+from costmodel.gemm import MatmulSample, MatmulShape, fit_matmul
+from costmodel.least_squares import fit_positive
+
+TRUTH = MatmulShape(5e-6, 3e12, half_rate_size=20.0, half_rate_inner=150.0, half_rate_outputs=3e5)
+RATE = 8e14
+
+
+def samples(sizes: tuple[int, ...] = (64, 256, 1024, 4096)) -> list[MatmulSample]:
+    found = []
+    for rows in sizes:
+        for inner in sizes:
+            for columns in sizes:
+                nbytes = 2 * (rows * inner + inner * columns + rows * columns)
+                seconds = float(TRUTH.seconds(RATE, rows, inner, columns, 1, nbytes))
+                found.append(MatmulSample(rows, inner, columns, 1, nbytes, seconds))
+    return found
+
+
+def predicted(fit: object, sample: MatmulSample) -> float:
+    shape, rate = fit.shape, fit.flops_per_second  # type: ignore[attr-defined]
+    sizes = (sample.rows, sample.inner, sample.columns, sample.batch, sample.nbytes)
+    return float(shape.seconds(rate, *sizes))
+
+
+def test_a_large_product_runs_at_the_rate_and_a_small_one_at_the_launch() -> None:
+    assert TRUTH.seconds(RATE, 1e6, 1e6, 1e6, 1, 0) == pytest.approx(2e18 / RATE, rel=1e-3)
+    assert TRUTH.seconds(RATE, 1, 1, 1, 1, 0) == pytest.approx(5e-6, rel=0.03)
+    assert TRUTH.seconds(RATE, 1, 4096, 4096, 1, 2 * 4096**2) == pytest.approx(5e-6 + 2 * 4096**2 / 3e12, rel=0.01)
+
+
+def test_sizes_may_be_arrays() -> None:
+    rows = np.array([16.0, 64.0, 1024.0])
+    seconds = TRUTH.seconds(RATE, rows, 512, 512, 2, 0)
+    assert seconds.tolist() == [float(TRUTH.seconds(RATE, row, 512, 512, 2, 0)) for row in rows]
+    assert np.all(np.diff(seconds) > 0)
+    assert np.all(np.diff(TRUTH.efficiency(rows, 512, 512)) > 0)
+
+
+def test_a_fit_finds_the_curve_that_made_its_samples() -> None:
+    fit = fit_matmul(samples(), 3e12)
+    assert fit.relative_error < 0.01
+    unseen = MatmulSample(512, 2048, 8192, 1, 0.0, float(TRUTH.seconds(RATE, 512, 2048, 8192, 1, 0)))
+    assert predicted(fit, unseen) == pytest.approx(unseen.seconds, rel=0.03)
+
+
+def test_one_sample_far_off_hardly_moves_a_fit() -> None:
+    good = samples()
+    odd = MatmulSample(*[getattr(good[20], name) for name in ("rows", "inner", "columns", "batch", "nbytes")], 1.0)
+    fit = fit_matmul([*good[:20], odd, *good[21:]], 3e12)
+    errors = [abs(predicted(fit, sample) / sample.seconds - 1) for sample in good]
+    assert np.median(errors) < 0.02
+
+
+def test_a_fit_wants_as_many_samples_as_parameters() -> None:
+    with pytest.raises(ValueError, match="six samples at least are needed, got 5"):
+        fit_matmul(samples()[:5], 3e12)
+
+
+def test_what_the_data_says_nothing_of_stays_where_it_was() -> None:
+    fitted = fit_positive(lambda p: p[0] * np.ones(4), np.full(4, 3.0), np.array([1.0, 7.0]), np.array([np.inf, 10.0]))
+    np.testing.assert_allclose(fitted, [3.0, 7.0], rtol=1e-4)

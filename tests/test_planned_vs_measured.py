@@ -1,0 +1,155 @@
+"""Does the clock agree with the plan? And would it disagree with a model that is wrong?
+
+The machine may be noisy and its speed drift: the devices are calibrated here and now, programs take turns, medians are
+compared, only programs that the clock tells apart are ranked, and ratios count relative to their own median. What
+remains is judged again with more calls before a test fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from costmodel import CostModel
+from executor import calibrate
+from executor.race import Program, compile_programs, contenders, race
+from experiments.random_plans import random_plans
+from experiments.workloads import workload
+from planner import Plan, plan
+
+APART = 1.6
+"""Programs whose medians differ by this factor have a rank that noise does not change."""
+WIDEST_RATIO = 2.0
+"""By which a program may be off, beside what all programs are off together."""
+WIDEST_SHIFT = 3.0
+"""By which all programs together may be off: what a machine's speed drifts within minutes."""
+ATTEMPTS = 3
+
+Seconds = Mapping[str, float]
+
+
+def disagreements(predicted: Seconds, measured: Seconds) -> list[str]:
+    """What a model that is right does not get wrong, in words; empty if there is nothing."""
+    ratios = {name: predicted[name] / measured[name] for name in measured}
+    shift = float(np.median(list(ratios.values())))
+    found = [] if 1 / WIDEST_SHIFT <= shift <= WIDEST_SHIFT else [f"all programs are off by {shift:.2g}"]
+    found += [
+        f"{name} is predicted {ratio / shift:.2g} times too long"
+        for name, ratio in ratios.items()
+        if not 1 / WIDEST_RATIO <= ratio / shift <= WIDEST_RATIO
+    ]
+    found += [
+        f"{slow} is slower than {fast} by the clock, not by the model"
+        for slow in measured
+        for fast in measured
+        if measured[slow] > APART * measured[fast] and predicted[slow] <= predicted[fast]
+    ]
+    return found
+
+
+def wide(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
+    """Few rows and large weights: whoever gathers weights does little else."""
+    return jnp.tanh(x @ w) @ v
+
+
+@dataclass(frozen=True)
+class Case:
+    """Programs of one function, and their calls."""
+
+    planned: Plan
+    programs: list[Program]
+    measured: list[dict[str, float]]
+    """Of each attempt."""
+
+    def predicted(self, other: Plan) -> Seconds:
+        """The same layouts at the prices of another plan of the same problem."""
+        donors = other.request.donors
+        return {
+            program.names[0]: other.choice.instead(program.plan.choice.assignment.picks, donors).prediction.step_seconds
+            for program in self.programs
+        }
+
+    def verdict(self, planned: Plan) -> list[str]:
+        """What the model has wrong in every attempt."""
+        predicted = self.predicted(planned)
+        return min((disagreements(predicted, measured) for measured in self.measured), key=len)
+
+
+@pytest.fixture(scope="module")
+def model() -> CostModel:
+    return calibrate(jax.devices(), rounds=2, collective_bytes=(2**12, 2**18, 2**23))
+
+
+def planned_by(model: CostModel, name: str) -> tuple[Plan, tuple[jax.Array, ...]]:
+    mesh = jax.make_mesh((2, 4), ("x", "y"))
+    if name == "wide":
+        args = tuple(jnp.full(shape, 0.01) for shape in ((64, 1024), (1024, 4096), (4096, 1024)))
+        return plan(wide, args, mesh, cost_model=model), args
+    work = workload(name)
+    made = plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums, cost_model=model)
+    return made, work.make_args(jax.random.key(0))
+
+
+def raced(model: CostModel, name: str) -> Case:
+    planned, args = planned_by(model, name)
+    programs = compile_programs({**contenders(planned), **random_plans(planned, 4)})
+    found = Case(planned, programs, [])
+    for attempt in range(ATTEMPTS):
+        samples = race(programs, args, least_rounds=7 * (1 + attempt), least_seconds=0.1)
+        medians = map(float, map(np.median, samples))
+        found.measured.append({program.names[0]: taken for program, taken in zip(programs, medians, strict=True)})
+        if not found.verdict(planned):
+            break
+    return found
+
+
+@pytest.fixture(scope="module")
+def gathering(model: CostModel) -> Case:
+    return raced(model, "wide")
+
+
+@pytest.mark.parametrize("name", ["mlp", "sigmoid-layer-grad"])
+def test_the_clock_agrees_with_the_model(model: CostModel, name: str) -> None:
+    case = raced(model, name)
+    assert case.verdict(case.planned) == []
+
+
+def test_the_clock_agrees_where_collectives_are_most_of_the_work(gathering: Case) -> None:
+    assert gathering.verdict(gathering.planned) == []
+
+
+def planted(model: CostModel, kind: str, factor: float) -> CostModel:
+    """The model with one kind of collective at so many times its price."""
+    fits = tuple(
+        replace(
+            fit,
+            start_seconds=factor * fit.start_seconds,
+            seconds_per_byte=factor * fit.seconds_per_byte,
+            overflow_seconds_per_byte=factor * fit.overflow_seconds_per_byte,
+        )
+        if fit.kind == kind
+        else fit
+        for fit in model.topology.measured
+    )
+    return replace(model, topology=replace(model.topology, measured=fits))
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_wrong_price_of_a_collective_does_not_pass(model: CostModel, gathering: Case, factor: float) -> None:
+    planned, _ = planned_by(planted(model, "all-gather", factor), "wide")
+    assert gathering.verdict(planned) != []
+
+
+def test_disagreements_are_told() -> None:
+    measured = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 4.2}
+    assert disagreements(measured, measured) == []
+    assert disagreements({name: 2 * each for name, each in measured.items()}, measured) == []
+    assert disagreements({name: 9 * each for name, each in measured.items()}, measured) == ["all programs are off by 9"]
+    (ratio, *ranks) = disagreements(measured | {"c": 0.9}, measured)
+    assert ratio == "c is predicted 0.23 times too long"
+    assert ranks == [f"c is slower than {fast} by the clock, not by the model" for fast in "ab"]
