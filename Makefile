@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
+.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published \
+  bench-solver clean
 
 setup: .venv/installed
 
@@ -46,6 +47,9 @@ bench-plan-time: setup
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
+
+bench-solver: setup
+	$(BIN)/python -m experiments.bench_solver $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

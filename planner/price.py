@@ -7,7 +7,7 @@ between two nodes. Both count as often as they happen in one call of the program
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +91,7 @@ class _Pricing:
         self.sizes = dict(cost.axis_sizes)
         self.resharder = Resharder(cost)
         self.work = works(graph, decisions, cost.backend)
+        self._enumerated: dict[object, tuple[Strategy, ...]] = {}
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
         self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}
 
@@ -104,17 +105,29 @@ class _Pricing:
             reduced = member.reduced
             dims = member.dims(member.rule.results[0]) if len(member.rule.results) == 1 else ()
             scatter_onto = tuple(dim[0] for dim in dims if len(dim) == 1)
-        values = tuple(sorted(node.values))
-        found = enumerate_strategies(tuple(node.sizes), self.cost.axis_sizes, values, scatter_onto, reduced)
-        pinned = node.pinned or (None,) * len(node.sizes)
-        halos = [halo for member in node.members for halo in halo_factors(member)]
+        sizes, values = tuple(node.sizes), tuple(sorted(node.values))
+        pinned = tuple(node.pinned or (None,) * len(sizes))
+        halos = tuple(halo for member in node.members for halo in halo_factors(member))
+        key = (sizes, values, scatter_onto, reduced, pinned, halos)
+        if key not in self._enumerated:  # layers repeat
+            found = enumerate_strategies(sizes, self.cost.axis_sizes, values, scatter_onto, reduced)
+            self._enumerated[key] = self._allowed(found, sizes, pinned, halos)
+        return self._enumerated[key]
+
+    def _allowed(
+        self,
+        found: Iterable[Strategy],
+        sizes: Sequence[int],
+        pinned: Sequence[tuple[str, ...] | None],
+        halos: Sequence[tuple[int, int]],
+    ) -> tuple[Strategy, ...]:
         return tuple(
             strategy
             for strategy in found
             if all(pin is None or pin == axes for pin, axes in zip(pinned, strategy.axes, strict=True))
             and all(
                 # A halo reaches no further than the next shard.
-                halo <= node.sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
+                halo <= sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
                 for factor, halo in halos
             )
         )

@@ -14,10 +14,11 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import fold_chains
 from planner.solve.incumbent import OPTIMAL_GAP, Incumbent, Progress, Solution, Status
 from planner.solve.known import is_closed
-from planner.solve.model import Model
+from planner.solve.model import Model, Reduction
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 from planner.solve.squeeze import cheapest_without_limit, close_gap, close_gap_apart
+from planner.solve.ties import without_ties
 
 __all__ = ["Progress", "Solution", "Status", "smallest_limit", "solve"]
 
@@ -54,11 +55,11 @@ def solve(
     best = Incumbent(problem, clock, progress)
     for start in starts:
         best.offer(np.asarray(start, dtype=np.int64))
-    model = Model.from_problem(problem)
-    best.raise_bound(model.trivial_bound())
+    whole = without_ties(problem)
+    best.raise_bound(whole.model.trivial_bound())
     if not clock.expired:
         try:
-            _search(model, starts, best, clock, seed)
+            _search(whole, starts, best, clock, seed)
         except Impossible:
             best.raise_bound(best.cost)
             best.method = "presolve"
@@ -67,15 +68,18 @@ def solve(
     return _solution(best)
 
 
-def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int) -> None:
-    fitting = shrink(model, clock)
+def _search(
+    whole: Reduction, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int
+) -> None:
+    fitting = shrink(whole.model, clock)
     if clock.expired:
         return
-    known = [fitting.project(np.asarray(start, dtype=np.int64)) for start in starts]
-    nearest = min(known, key=fitting.model.cost, default=None)
+
+    def near(picks: Sequence[int] | IntArray) -> IntArray:
+        return fitting.project(whole.project(np.asarray(picks, dtype=np.int64)))
 
     def offer(picks: IntArray) -> None:
-        best.offer(fitting.lift(picks))
+        best.offer(whole.lift(fitting.lift(picks)))
 
     if fitting.model.rows:
         free = cheapest_without_limit(fitting.model, clock)
@@ -83,11 +87,12 @@ def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incu
             best.method = free.method
             best.raise_bound(free.lower_bound)
             offer(free.picks)
-        if is_closed(best.cost, best.lower_bound, model.grain):
+        if is_closed(best.cost, best.lower_bound, whole.model.grain):
             return
-        start = None if best.picks is None else fitting.project(best.picks)
-        outcome = close_gap(fitting.model, start, best.cost, offer, clock, seed)
+        start = None if best.picks is None else near(best.picks)
+        outcome = close_gap(fitting.model, start, best.cost, offer, best.raise_bound, clock, seed)
     else:
+        nearest = min(map(near, starts), key=fitting.model.cost, default=None)
         outcome = close_gap_apart(fitting.model, nearest, offer, clock, seed)
     best.method = outcome.method
     best.raise_bound(outcome.lower_bound)
@@ -120,22 +125,23 @@ def smallest_limit(
     """
     clock = Clock.of(time_limit)
     try:
-        reduction = shrink(_peak_only(problem), clock)
+        whole = without_ties(replace(problem, usage_limit=math.inf))
+        reduction = shrink(_peak_only(whole.model), clock)
         folded = fold_chains(reduction.model)
         even = _priced_evenly(folded.model)
-        known = None if start is None else folded.project(reduction.project(np.asarray(start, dtype=np.int64)))
+        known = None if start is None else whole.project(np.asarray(start, dtype=np.int64))
+        known = None if known is None else folded.project(reduction.project(known))
         thrifty = close_gap_apart(even, known, lambda found: None, clock.part(THRIFTY_TIME), seed=0)
     except Impossible as error:
         raise ProblemError("no assignment has finite cost, whatever the limit; its edges forbid too much") from error
     if thrifty.picks is None or not math.isfinite(thrifty.cost):
         raise ProblemError(f"no assignment of finite cost was found in {time_limit} s; give smallest_limit more time")
-    whole = reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock)))
-    return problem.evaluate(whole).peak_usage, whole
+    picks = whole.lift(reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock))))
+    return problem.evaluate(picks).peak_usage, picks
 
 
-def _peak_only(problem: Problem) -> Model:
-    """The problem with nothing but what is impossible left of its costs, and no limit but the wish for a low peak."""
-    model = Model.from_problem(replace(problem, usage_limit=math.inf))
+def _peak_only(model: Model) -> Model:
+    """The model with nothing but what is impossible left of its costs."""
     return replace(
         model,
         costs=tuple(np.where(np.isfinite(costs), 0.0, math.inf) for costs in model.costs),

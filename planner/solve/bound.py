@@ -82,29 +82,37 @@ class Dual:
         """How many strategies may."""
         return int(self._possible.sum())
 
-    def ascend(self, count: int, cutoff: float, clock: Clock) -> None:
+    def ascend(self, count: int, cutoff: float, clock: Clock) -> float:
         """Some passes forward and back, fewer if the time is up before.
 
         Args:
             count: how many; each goes over all pairs twice.
             cutoff: the cost of an assignment that is known; strategies only in worse ones are marked impossible.
+
+        Returns:
+            How much work was done, which the clock has been told.
         """
+        done = 0.0
         for _ in range(count):
             if clock.left_seconds <= PASS_MARGIN * self._pass_seconds:
-                return
+                break
             begun = clock.seconds
             if self.picks is not None and self.model.rows:
                 self._reprice(self.picks)
             self._sweep(forward=True)
             self.bound = self._sweep(forward=False)
-            self._mark(cutoff)
             self.lower_bound = max(self.lower_bound, self.bound)
+            if self.bound == np.inf:
+                break
+            self._mark(cutoff)
             self.rise.append(self.lower_bound)
             if self.steps.heard(self.bound, cutoff - self.bound):
                 self._best = self._place()
             self.picks = passes.decode(self.flat.graph, self.unary, self.messages)
             clock.work(2 * self.flat.work)
+            done += 2 * self.flat.work
             self._pass_seconds = clock.seconds - begun
+        return done
 
     def stalled(self, cutoff: float) -> bool:
         """Whether the last half of the passes did little to close the gap."""

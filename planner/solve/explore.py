@@ -29,8 +29,8 @@ GROWTH = 1.3
 BURST_SECONDS = 0.25
 """The longest burst: this often do they hear of each other, and the user's Ctrl-C is heard."""
 
-LAST_PART = 0.1
-"""No burst takes more than about this part of the time left."""
+LAST_PART, LEAST_SECONDS = 0.1, 0.005
+"""No burst takes more than about this part of the time left, or than this if that is even less."""
 
 
 class Explorer:
@@ -70,8 +70,7 @@ class Explorer:
         self._begin(self.searches[0].picks, self.searches[0].prices)
         while not (clock.expired or self.known.closed):
             work = _fitted(math.inf, clock)
-            at_once(*(functools.partial(search.run, work) for search in self.searches))
-            clock.work(work)
+            clock.work(max(at_once(*(functools.partial(search.run, work) for search in self.searches))))
             self._take_found()
 
     def _begin(self, picks: IntArray, prices: FloatArray) -> None:
@@ -86,10 +85,11 @@ class Explorer:
     def _burst(self, dual: Dual, work: float, clock: Clock) -> None:
         passes = max(1, round(work / (2.0 * dual.flat.work or 1.0)))
         hint = (dual.picks, dual.prices) if dual.flat is self.flat else ()
-        at_once(
+        climbed, searched = at_once(
             functools.partial(dual.ascend, passes, self.known.prune_above, clock),
             functools.partial(self.searches[0].run, work, *hint),
         )
+        clock.work(max(0.0, searched - climbed))
         self.known.raise_bound(dual.lower_bound)
         if self.known.lower_bound > self.known.prune_above:
             raise Impossible
@@ -103,14 +103,13 @@ class Explorer:
                 self.known.take(search.best, self.level)
 
 
-def at_once(first: Callable[[], object], second: Callable[[], object]) -> None:
-    """Does both, the second in a thread of its own; waits for it whatever happens."""
+def at_once(first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
+    """What both return, the second done in a thread of its own; waits for it whatever happens."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         other = thread.submit(second)
-        first()
-        other.result()
+        return first(), other.result()
 
 
 def _fitted(work: float, clock: Clock) -> float:
-    """So much work, or less where little time is left."""
-    return min(work, WORK_PER_SECOND * min(BURST_SECONDS, LAST_PART * clock.left_seconds))
+    """So much work, or less where little time is left, but not ever less."""
+    return min(work, WORK_PER_SECOND * max(LEAST_SECONDS, min(BURST_SECONDS, LAST_PART * clock.left_seconds)))

@@ -37,10 +37,10 @@ from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
 from planner.solve.model import Model, Offer
 
-RESOLUTION = 1e-9
-"""Of the gap: with some thousand terms, rounding leaves the bound short by a millionth of the gap."""
+RESOLUTION = 1e-12
+"""Of the gap: with some thousand terms, rounding leaves the bound short by a billionth of the gap."""
 
-OBJECTIVE_CAP = 2**50
+OBJECTIVE_CAP = 2**56
 """CP-SAT wants sums well inside 64 bits; a cost that reaches this is forbidden or rounded coarser."""
 
 MEMORY_CAP = 2**50

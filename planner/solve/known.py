@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from planner.problem import IntArray
-from planner.solve.model import Model, Offer, Reduction
+from planner.solve.model import Model, Offer, Reduction, Report
 
 TOLERANCE = 1e-9
 """Relative: a bound this near to the cost proves it. Sums of some thousand floats differ by less in another order."""
@@ -43,9 +43,10 @@ class Known:
         reductions: each made a smaller model of the last one.
     """
 
-    def __init__(self, model: Model, cutoff: float, offer: Offer):
+    def __init__(self, model: Model, cutoff: float, offer: Offer, report: Report):
         self.model = model
         self.offer = offer
+        self.report = report
         self.picks: IntArray | None = None
         self.cost = math.inf
         self.cutoff = cutoff
@@ -68,7 +69,9 @@ class Known:
             self.offer(picks)
 
     def raise_bound(self, lower_bound: float) -> None:
-        self.lower_bound = max(self.lower_bound, lower_bound)
+        if lower_bound > self.lower_bound:
+            self.lower_bound = lower_bound
+            self.report(self.proven)
 
     def near(self, level: int | None = None) -> IntArray | None:
         """The best assignment, or one near it, of the model after so many reductions, or after all."""
@@ -95,9 +98,13 @@ class Known:
         """Whether the bound meets the cutoff, or says that there is nothing below it."""
         return self.lower_bound == math.inf or is_closed(self.cutoff, self.lower_bound, self.model.grain)
 
+    @property
+    def proven(self) -> float:
+        """A bound on everything: what was pruned costs at least the cutoff, so one on the rest is good up to there."""
+        return min(self.lower_bound, self.cutoff)
+
     def outcome(self, method: str) -> Outcome:
-        # What was pruned costs at least the cutoff: a bound on the rest is only good up to there.
-        return Outcome(self.picks, self.cost, min(self.lower_bound, self.cutoff), method)
+        return Outcome(self.picks, self.cost, self.proven, method)
 
 
 def is_closed(cost: float, lower_bound: float, grain: float) -> bool:

@@ -103,32 +103,45 @@ class Model:
         return replace(self, loads=loads, base=np.zeros(0), prices=np.zeros(0), limit=math.inf)
 
     @staticmethod
-    def from_problem(problem: Problem) -> Model:
+    def from_problem(problem: Problem, group: IntArray | None = None) -> Model:
         """The whole problem: parallel edges added up, loops put on their nodes, times merged into rows.
 
         Without a limit there are no rows.
+
+        Args:
+            group: for each node, the node of the model that it is merged into, where those of a group pick the same
+                strategy; by default each is its own.
         """
-        costs = [np.array(cost, dtype=np.float64) for cost in problem.costs]
+        group = np.arange(len(problem.costs)) if group is None else group
+        count = int(group.max(initial=-1)) + 1
+        costs: list[FloatArray] = [np.zeros(0)] * count
+        for node, cost in zip(group.tolist(), problem.costs, strict=True):
+            costs[node] = costs[node] + cost if costs[node].size else np.array(cost, dtype=np.float64)
         pairs: dict[Pair, FloatArray] = {}
         for edge in problem.edges:
-            if edge.tail == edge.head:
-                costs[edge.tail] += np.diagonal(edge.cost)
+            tail, head = int(group[edge.tail]), int(group[edge.head])
+            if tail == head:
+                costs[tail] += np.diagonal(edge.cost)
                 continue
-            pair, cost = (edge.tail, edge.head), edge.cost
-            if edge.tail > edge.head:
-                pair, cost = (edge.head, edge.tail), edge.cost.T
+            pair, cost = ((tail, head), edge.cost) if tail < head else ((head, tail), edge.cost.T)
             pairs[pair] = pairs[pair] + cost if pair in pairs else cost
-        if problem.usage_limit is None:
-            loads = tuple(Load.nothing(cost.size) for cost in costs)
-            return Model(tuple(costs), pairs, loads, np.zeros(0), np.zeros(0), math.inf, grain=_grain(problem))
-        spans, rows = _row_spans(problem)
-        loads = tuple(
-            Load(span.reshape(1, 2), usage.reshape(1, -1)) if span[0] < span[1] else Load.nothing(usage.size)
-            for span, usage in zip(spans, problem.usages, strict=True)
-        )
-        return Model(
-            tuple(costs), pairs, loads, np.zeros(rows), np.zeros(rows), problem.usage_limit, grain=_grain(problem)
-        )
+        loads = [Load.nothing(cost.size) for cost in costs]
+        limit, rows = math.inf, 0
+        if problem.usage_limit is not None:
+            limit = problem.usage_limit
+            spans, rows = _row_spans(problem)
+            for node, span, usage in zip(group.tolist(), spans, problem.usages, strict=True):
+                if span[0] < span[1]:
+                    loads[node] = joined(loads[node], Load(span.reshape(1, 2), usage.reshape(1, -1)))
+        nothing = np.zeros(rows)
+        return Model(tuple(costs), pairs, tuple(loads), nothing, nothing, limit, grain=_grain(problem))
+
+
+def joined(first: Load, second: Load) -> Load:
+    """One load that needs what both need; its spans may overlap, until `rows.disjoint` is called."""
+    if not (first.spans.size and second.spans.size):
+        return first if first.spans.size else second
+    return Load(np.concatenate([first.spans, second.spans]), np.concatenate([first.usage, second.usage]))
 
 
 def _grain(problem: Problem) -> float:
@@ -219,3 +232,6 @@ def unreduced(model: Model) -> Reduction:
 
 Offer = Callable[[IntArray], None]
 """Takes the picks of a model as a candidate answer."""
+
+Report = Callable[[float], None]
+"""Takes a lower bound on what any assignment of a model costs."""

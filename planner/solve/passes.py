@@ -15,6 +15,8 @@ def sweep(
 ) -> float:
     """Each node in order takes what pairs with those before hold for it, and shares with pairs to those ahead.
 
+    A strategy that turns out to be impossible holds `inf` from then on, and takes no part; messages stay finite.
+
     Args:
         unary: per strategy, what its node holds; changed in place.
         messages: per strategy of an arc's own node, what was taken from the pair; changed in place.
@@ -22,7 +24,8 @@ def sweep(
         elsewhere: filled, per node, with the least of everything else at that moment.
 
     Returns:
-        The sum of what each node holds at least: with the model's constant, a bound.
+        The sum of what each node holds at least: with the model's constant, a bound; `inf`, and the rest is not
+        filled in, if a node has nothing possible left.
     """
     nodes = graph.start.size - 1
     to_come = 0.0
@@ -46,22 +49,30 @@ def sweep(
             twin = graph.held[graph.twin[arc]]
             own = graph.held[arc]
             entry = graph.columns[arc]
-            for s in range(size):
-                pulled[s] = graph.entries[entry + s] - messages[twin]
-            for t in range(1, others):
+            pulled[:size] = np.inf
+            for t in range(others):
+                if unary[graph.start[other] + t] == np.inf:
+                    continue
                 taken = messages[twin + t]
                 for s in range(size):
                     left = graph.entries[entry + t * size + s] - taken
                     pulled[s] = left if left < pulled[s] else pulled[s]
             least = np.inf
             for s in range(size):
-                gained = pulled[s] - messages[own + s]
-                messages[own + s] = pulled[s]
-                held[s] += gained
-                least = min(least, gained)
+                if pulled[s] < np.inf:
+                    gained = pulled[s] - messages[own + s]
+                    messages[own + s] = pulled[s]
+                    held[s] += gained
+                    least = min(least, gained)
+                else:
+                    held[s] = np.inf
+            if least == np.inf:
+                return np.inf
             before = other if forward else nodes - 1 - other
             crossing[before + 1] += least
             crossing[place] -= least
+        if held.min() == np.inf:
+            return np.inf
         ahead = graph.arcs[node + 1] - graph.arcs[node] - behind
         for s in range(size):
             totals[graph.start[node] + s] = held[s]
@@ -71,9 +82,11 @@ def sweep(
             for arc in range(graph.arcs[node], graph.arcs[node + 1]):
                 if (graph.other[arc] < node) != forward:
                     for s in range(size):
-                        messages[graph.held[arc] + s] -= part * held[s]
+                        if held[s] < np.inf:
+                            messages[graph.held[arc] + s] -= part * held[s]
             for s in range(size):
-                held[s] *= 1.0 - ahead * part
+                if held[s] < np.inf:
+                    held[s] *= 1.0 - ahead * part
         done += held.min()
     passing = 0.0  # what pairs between nodes done and nodes to come hold
     for place in range(nodes):

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
-from planner.solve.model import Given, Kept, Model, Pair, Reduction, Step, unreduced
-from planner.solve.rows import Impossible, Room, disjoint, joined, with_binding_rows
+from planner.solve.model import Given, Kept, Model, Pair, Reduction, Step, joined, unreduced
+from planner.solve.rows import Impossible, Room, disjoint, with_binding_rows
 
 DOMINANCE_ENTRIES = 300_000
 """Dominance compares all pairs of strategies over all of a neighbour's: skipped where that is more work than this."""

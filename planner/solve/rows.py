@@ -28,13 +28,6 @@ class Impossible(Exception):
     """No assignment has finite cost, or none keeps within the limit."""
 
 
-def joined(first: Load, second: Load) -> Load:
-    """One load that needs what both need; its spans may overlap, until `disjoint` is called."""
-    if not second.spans.size:
-        return first
-    return Load(np.concatenate([first.spans, second.spans]), np.concatenate([first.usage, second.usage]))
-
-
 def disjoint(load: Load) -> Load:
     """The same load on spans in ascending order that do not overlap."""
     spans, usage = load.spans, load.usage

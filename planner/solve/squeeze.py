@@ -22,7 +22,7 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
 from planner.solve.explore import Explorer
 from planner.solve.known import Known, Outcome
-from planner.solve.model import Model, Offer
+from planner.solve.model import Model, Offer, Report
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 
@@ -36,15 +36,18 @@ FREE_STRATEGIES = 20_000
 """The largest model whose optimum without its limit is looked for: a second for presolve."""
 
 
-def close_gap(model: Model, start: IntArray | None, cutoff: float, offer: Offer, clock: Clock, seed: int) -> Outcome:
+def close_gap(
+    model: Model, start: IntArray | None, cutoff: float, offer: Offer, report: Report, clock: Clock, seed: int
+) -> Outcome:
     """The best assignment of a presolved model that fits, and a bound on all of them.
 
     Args:
         start: an assignment to begin with, or None; it need not fit.
         cutoff: only assignments below this cost are looked for; `inf` for any.
         offer: is handed each better assignment when it is found.
+        report: is told each better bound.
     """
-    known = Known(model, cutoff, offer)
+    known = Known(model, cutoff, offer, report)
     if start is not None:
         known.take(start)
     try:
@@ -132,7 +135,7 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
     methods = {"presolve"}
     try:
         for nodes, part in _parts(reduction.model):
-            outcome = close_gap(part, picks[nodes], math.inf, lambda found: None, clock, seed)
+            outcome = close_gap(part, picks[nodes], math.inf, _unheard, _unheard, clock, seed)
             lower_bound += outcome.lower_bound
             picks[nodes] = picks[nodes] if outcome.picks is None else outcome.picks
             methods.add(outcome.method)
@@ -140,6 +143,10 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
         picks = reduction.lift(picks)
         offer(picks)
     return Outcome(picks, model.cost(picks), lower_bound, max(methods, key=METHODS.index))
+
+
+def _unheard(_: object) -> None:
+    """Of a part, only what comes in the end counts."""
 
 
 def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:

@@ -2,8 +2,8 @@
 
 A tree grows from a random node over random arcs; a node joins if it has one neighbour in the tree, so that no other
 arcs are between its members. Its best assignment follows from one pass from the leaves to the root and one back, which
-is exact, whatever its size (nonserial dynamic programming: Bertele and Brioschi, 1972; as moves of a local search: Hamze
-and de Freitas, "From fields to trees", 2004).
+is exact, whatever its size (nonserial dynamic programming: Bertele and Brioschi, 1972; as moves of a local search:
+Hamze and de Freitas, "From fields to trees", 2004).
 
 Rows of memory are kept in a binary tree of maxima, so that what a move does to a span of thousands of rows takes as
 many steps as that number has digits.
@@ -194,7 +194,7 @@ def _score(
         for s in range(size):
             if memory.usage[at + s] > max(room, used):
                 score[s] = np.inf
-    return size * (graph.arcs[node + 1] - graph.arcs[node] + 2 * (memory.spans[node + 1] - memory.spans[node]))
+    return size * (graph.arcs[node + 1] - graph.arcs[node] + 2 * (memory.spans[node + 1] - memory.spans[node]) + 1)
 
 
 @kernel
