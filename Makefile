@@ -20,6 +20,7 @@ setup: .venv/installed
 .venv/installed: .venv/locked pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check
+	$(BIN)/python -m planner.solve.warm
 	touch $@
 
 test: lint

@@ -34,7 +34,7 @@ SIMPLER_MESH = 0.005
 """How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
 
 
-HAIR = 0.05
+HAIR = 0.01
 """By how much, relatively, the problem's costs may be off from the prediction's."""
 
 

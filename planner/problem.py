@@ -153,8 +153,10 @@ class Problem:
             raise ProblemError(f"{count} nodes but {len(self.names)} names; give one per node, or none")
         for node in range(count):
             self._check_node(node)
+        checked: set[int] = set()
         for number, edge in enumerate(self.edges):
-            self._check_edge(number, edge)
+            self._check_edge(number, edge, finite=id(edge.cost) not in checked)
+            checked.add(id(edge.cost))
         if self.usage_limit is not None and not self.usage_limit >= 0:
             raise ProblemError(f"usage_limit is {self.usage_limit}; give a number of bytes, or None for no limit")
 
@@ -172,7 +174,7 @@ class Problem:
         if start > end:
             raise ProblemError(f"{self.label(node)}: interval [{start}, {end}) ends before it starts")
 
-    def _check_edge(self, number: int, edge: Edge) -> None:
+    def _check_edge(self, number: int, edge: Edge, finite: bool) -> None:
         for end in (edge.tail, edge.head):
             if not 0 <= end < len(self.costs):
                 raise ProblemError(f"edge {number}: there is no node {end}; nodes are 0 to {len(self.costs) - 1}")
@@ -182,7 +184,7 @@ class Problem:
                 f"edge {number}, {self.label(edge.tail)} to {self.label(edge.head)}: the cost matrix has shape "
                 f"{edge.cost.shape}, the strategies of its ends make {wanted}"
             )
-        if not (edge.cost > -math.inf).all():
+        if finite and not (edge.cost > -math.inf).all():
             raise ProblemError(f"edge {number}: a cost is NaN or -inf; only +inf may mark an impossible pair")
 
     def label(self, node: int) -> str:

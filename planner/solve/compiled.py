@@ -2,6 +2,8 @@
 
 A kernel sees only numbers, arrays and named tuples of arrays. It calls kernels of its own file alone, for numba
 keeps compiled code between runs and looks only at the file itself to see whether that is still what stands there.
+
+Compiling takes some twenty seconds once, of the first solve's time unless `python -m planner.solve.warm` ran before.
 """
 
 from __future__ import annotations

@@ -118,12 +118,12 @@ class Model:
         for node, cost in zip(group.tolist(), problem.costs, strict=True):
             costs[node] = costs[node] + cost if costs[node].size else np.array(cost, dtype=np.float64)
         pairs: dict[Pair, FloatArray] = {}
-        for edge in problem.edges:
-            tail, head = int(group[edge.tail]), int(group[edge.head])
+        for (tail, head, _), (times, matrix) in _alike(problem, group.tolist()).items():
+            cost = matrix if times == 1 else times * matrix
             if tail == head:
-                costs[tail] += np.diagonal(edge.cost)
+                costs[tail] += np.diagonal(cost)
                 continue
-            pair, cost = ((tail, head), edge.cost) if tail < head else ((head, tail), edge.cost.T)
+            pair, cost = ((tail, head), cost) if tail < head else ((head, tail), cost.T)
             pairs[pair] = pairs[pair] + cost if pair in pairs else cost
         loads = [Load.nothing(cost.size) for cost in costs]
         limit, rows = math.inf, 0
@@ -144,9 +144,18 @@ def joined(first: Load, second: Load) -> Load:
     return Load(np.concatenate([first.spans, second.spans]), np.concatenate([first.usage, second.usage]))
 
 
+def _alike(problem: Problem, group: list[int]) -> dict[tuple[int, int, int], tuple[int, FloatArray]]:
+    """How many edges there are with the same ends and the very same matrix, and that."""
+    found: dict[tuple[int, int, int], tuple[int, FloatArray]] = {}
+    for edge in problem.edges:
+        key = (group[edge.tail], group[edge.head], id(edge.cost))
+        found[key] = (found[key][0] + 1 if key in found else 1, edge.cost)
+    return found
+
+
 def _grain(problem: Problem) -> float:
     """One if all costs are whole numbers, as in the contest's instances."""
-    parts = (*problem.costs, *(edge.cost for edge in problem.edges))
+    parts = (*problem.costs, *{id(edge.cost): edge.cost for edge in problem.edges}.values())
     return float(all((np.floor(part) == part).all() for part in parts))
 
 
