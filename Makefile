@@ -6,7 +6,8 @@ BIN := .venv/bin
 # Several devices of one process call OpenBLAS at once; its threads then wait for each other, now and then for ever.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: setup test test-harness test-packages test-random demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
+.PHONY: setup test test-harness test-packages test-random demo lint bench-plans bench-plan-time bench-predict \
+  bench-audit bench-published bench-solver clean
 
 setup: .venv/installed
 
@@ -22,6 +23,7 @@ setup: .venv/installed
 .venv/installed: .venv/locked pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check
+	$(BIN)/python -m planner.solve.warm
 	touch $@
 
 test: lint
@@ -61,6 +63,9 @@ bench-plan-time: setup
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
+
+bench-solver: setup
+	$(BIN)/python -m experiments.bench_solver $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

@@ -1,6 +1,7 @@
 """The cases of a benchmark, each measured in a process of its own and kept as a file: a crash loses one of them.
 
-A case is one workload on one mesh, both as typed. One that this revision has measured already is not measured again.
+A case is one workload on one mesh, both as typed, or another pair of words. One that this revision has measured already
+is not measured again.
 """
 
 from __future__ import annotations
@@ -58,9 +59,13 @@ class Cases:
         return "failure" not in record and record["conditions"].endswith(f"revision {at}")
 
     def records(self) -> list[dict[str, Any]]:
-        """All that was measured so far, in the order of the workloads."""
+        """All that was measured so far, in the order of the workloads, then of the alphabet."""
+        place = {name: place for place, name in enumerate(names())}
         found = [json.loads(path.read_text()) for path in self.folder.glob("*.json")]
-        return sorted(found, key=lambda record: (names().index(record["case"][0]), len(record["case"][1])))
+        return sorted(
+            found,
+            key=lambda record: (place.get(record["case"][0], len(place)), record["case"][0], len(record["case"][1])),
+        )
 
     def _path(self, case: Case) -> Path:
         return self.folder / f"{'-'.join(case)}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from planner.decisions import REPLICATED, Home, Use
@@ -11,7 +12,7 @@ from planner.graph import Value
 from planner.layout import Layout, replicated
 from planner.price import Priced
 from planner.reshard import Step
-from planner.strategies import Strategy
+from planner.strategies import Dims, Strategy
 
 T = TypeVar("T")
 
@@ -38,7 +39,14 @@ class Assignment:
     def _layout(self, home: Home, result: bool) -> Layout:
         if home.node == REPLICATED:
             return replicated(len(home.dims))
-        return self.strategy(home.node).layout(home.dims, result)
+        key = (home.node, home.dims, result)
+        if key not in self._layouts:
+            self._layouts[key] = self.strategy(home.node).layout(home.dims, result)
+        return self._layouts[key]
+
+    @cached_property
+    def _layouts(self) -> dict[tuple[int, Dims, bool], Layout]:
+        return {}
 
     def route(self, use: Use, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
         """The value in the layout that the use wants, resharded step by step from a copy that is there.

@@ -60,10 +60,14 @@ def candidates(priced: Priced, problem: Problem, ties: Sequence[int | None], tim
     axes = tuple(priced.cost.axis_sizes)
     result: dict[str, Picks] = {}
     for name, recipe in recipes(axes).items():
-        allowed = [
-            [_follows(recipe, strategy, batch[index], node, priced.cost.axis_sizes) for strategy in strategies]
-            for index, (node, strategies) in enumerate(zip(priced.decisions.nodes, priced.strategies, strict=True))
-        ]
+        known: dict[object, list[bool]] = {}
+        allowed = []
+        for node, strategies, factors in zip(priced.decisions.nodes, priced.strategies, batch, strict=True):
+            key = (id(strategies), node.kind, tuple(node.sizes), factors)  # layers repeat
+            if key not in known:
+                sizes = priced.cost.axis_sizes
+                known[key] = [_follows(recipe, strategy, factors, node, sizes) for strategy in strategies]
+            allowed.append(known[key])
         picks = complete(problem, allowed, time_limit)
         if picks is not None:
             result[name] = picks

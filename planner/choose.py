@@ -34,6 +34,10 @@ SIMPLER_MESH = 0.005
 """How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
 
 
+HAIR = 0.01
+"""By how much, relatively, the problem's costs may be off from the prediction's."""
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """The best assignment found on one mesh.
@@ -178,10 +182,13 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse.
+    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse. What is
+    worse by more than a hair is not looked at.
     """
     best = choice
     for picks in choice.candidates.values():
+        if choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost:
+            continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit
         if fits and other.prediction.step_seconds < best.prediction.step_seconds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -60,6 +61,11 @@ class Value:
         """Bytes of the whole array."""
         return math.prod(self.shape) * self.itemsize
 
+    @cached_property
+    def aval(self) -> jax.core.ShapedArray:
+        """As rules take it, and as literals have it."""
+        return jax.core.ShapedArray(self.shape, self.dtype)
+
     def struct(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak_type)
 
@@ -72,8 +78,6 @@ Atom = Value | jex_core.Literal
 
 def aval_of(atom: Atom) -> jax.core.ShapedArray:
     """Shape and dtype of a value or a literal, as rules take them."""
-    if isinstance(atom, Value):
-        return jax.core.ShapedArray(atom.shape, atom.dtype)
     assert isinstance(atom.aval, jax.core.ShapedArray), f"a literal that is no array: {atom}"
     return atom.aval
 

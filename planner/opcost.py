@@ -48,11 +48,31 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     return seconds + _launch_seconds(cost, work)
 
 
+def member_work(member: Member, work: Work) -> tuple[object, ...]:
+    """What the seconds of an op follow from, beside its node's strategies: ops for which it is equal cost alike."""
+    op, rule = member.op, member.rule
+    operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged)]
+    results = [(p, op.results[p], rule.results[p]) for p in work.writes]
+    arrays = tuple(
+        (position, value.shape, value.itemsize, member.dims(dims))
+        for position, value, dims in (*operands, *results)
+        if isinstance(value, Value)
+    )
+    sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
+    counts = (len(work.reads), len(work.rearranged), work.flops, work.matmul, *sorted(work.elements.items()))
+    return op.name, work.dtype, member.factors, arrays, sides, counts
+
+
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
     return cost.compute_seconds(
         work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards)
     )
+
+
+def fused_work(op: Op, work: Work) -> tuple[object, ...]:
+    """What the seconds of an op that runs in another's loop follow from, beside the parts that it is split into."""
+    return work.flops, _bytes_moved(op, work), work.dtype, *sorted(work.elements.items())
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
@@ -133,6 +153,8 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
     The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
     """
     found: list[tuple[str, tuple[str, ...], float]] = []
+    if not member.rule.reduction and not member.rule.permutation:
+        return found
     sizes = cost.axis_sizes
     groups = [(factor,) for factor in member.reduced] if cost.backend == "cpu" else [member.reduced]
     for factors in groups:

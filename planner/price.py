@@ -7,7 +7,7 @@ between two nodes. Both count as often as they happen in one call of the program
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,10 @@ from planner.opcost import (
     calls,
     compute_seconds,
     fused_seconds,
+    fused_work,
     halo_factors,
     inner_collectives,
+    member_work,
     shard_counts,
     whole_seconds,
 )
@@ -39,6 +41,7 @@ class Priced:
         strategies: per node, in the order of the problem's, whose last node stands for all ops that run whole on every
             device.
         problem: without a memory limit.
+        seconds: for each sharded op that runs by itself, what it takes on one device under each strategy of its node.
     """
 
     graph: Graph
@@ -46,6 +49,7 @@ class Priced:
     strategies: tuple[tuple[Strategy, ...], ...]
     problem: Problem
     work: Mapping[Op, Work]
+    seconds: Mapping[Op, np.ndarray]
     resharder: Resharder
 
     @property
@@ -57,7 +61,7 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     """Prices all decisions of a program on one mesh."""
     pricing = _Pricing(graph, decisions, cost)
     costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]
-    edges: dict[tuple[int, int], np.ndarray] = {}
+    parts: dict[tuple[int, int], list[np.ndarray]] = {}
     pairs = itertools.chain(map(pricing.use_seconds, pricing.distinct_uses()), pricing.fused_seconds(graph))
     for tail, head, seconds in pairs:
         if tail == head == REPLICATED:
@@ -68,31 +72,39 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
             costs[tail] = costs[tail] + seconds[:, 0]
         elif tail == REPLICATED:
             costs[head] = costs[head] + seconds[0]
-        elif (tail, head) in edges:
-            edges[tail, head] = edges[tail, head] + seconds
         else:
-            edges[tail, head] = seconds
+            parts.setdefault((tail, head), []).append(seconds)
     costs.append(np.array([pricing.undecided_seconds(graph)]))
     problem = Problem(
         costs=tuple(costs),
         usages=tuple(np.zeros_like(node) for node in costs),
         intervals=((0, 0),) * len(costs),
-        edges=tuple(Edge(tail, head, seconds) for (tail, head), seconds in edges.items()),
+        edges=tuple(Edge(tail, head, pricing.sum(seconds)) for (tail, head), seconds in parts.items()),
         names=(*(node.name for node in decisions.nodes), "replicated ops"),
     )
-    return Priced(graph, decisions, pricing.strategies, problem, pricing.work, pricing.resharder)
+    return Priced(graph, decisions, pricing.strategies, problem, pricing.work, pricing.seconds, pricing.resharder)
 
 
 class _Pricing:
-    """Prices nodes and uses; arrays over a node's strategies are written `[S]`."""
+    """Prices nodes and uses; arrays over a node's strategies are written `[S]`.
+
+    Layers repeat, so whatever looks alike is worked out once, and is one object: strategies, layouts, matrices. That
+    keeps what a hundred layers cost near what one does, in memory too.
+    """
 
     def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost):
         self.decisions, self.cost = decisions, cost
         self.sizes = dict(cost.axis_sizes)
         self.resharder = Resharder(cost)
         self.work = works(graph, decisions, cost.backend)
+        self._enumerated: dict[object, tuple[Strategy, ...]] = {}
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
         self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}
+        self._split: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+        self._matrices: dict[object, np.ndarray] = {}
+        self._alone: dict[object, np.ndarray] = {}
+        self._exposed: dict[tuple[str, tuple[str, ...], float], float] = {}
+        self.seconds: dict[Op, np.ndarray] = {}
 
     def _strategies(self, node: Node) -> tuple[Strategy, ...]:
         if node.pinned is not None and None not in node.pinned:
@@ -104,17 +116,29 @@ class _Pricing:
             reduced = member.reduced
             dims = member.dims(member.rule.results[0]) if len(member.rule.results) == 1 else ()
             scatter_onto = tuple(dim[0] for dim in dims if len(dim) == 1)
-        values = tuple(sorted(node.values))
-        found = enumerate_strategies(tuple(node.sizes), self.cost.axis_sizes, values, scatter_onto, reduced)
-        pinned = node.pinned or (None,) * len(node.sizes)
-        halos = [halo for member in node.members for halo in halo_factors(member)]
+        sizes, values = tuple(node.sizes), tuple(sorted(node.values))
+        pinned = tuple(node.pinned or (None,) * len(sizes))
+        halos = tuple(halo for member in node.members for halo in halo_factors(member))
+        key = (sizes, values, scatter_onto, reduced, pinned, halos)
+        if key not in self._enumerated:  # layers repeat
+            found = enumerate_strategies(sizes, self.cost.axis_sizes, values, scatter_onto, reduced)
+            self._enumerated[key] = self._allowed(found, sizes, pinned, halos)
+        return self._enumerated[key]
+
+    def _allowed(
+        self,
+        found: Iterable[Strategy],
+        sizes: Sequence[int],
+        pinned: Sequence[tuple[str, ...] | None],
+        halos: Sequence[tuple[int, int]],
+    ) -> tuple[Strategy, ...]:
         return tuple(
             strategy
             for strategy in found
             if all(pin is None or pin == axes for pin, axes in zip(pinned, strategy.axes, strict=True))
             and all(
                 # A halo reaches no further than the next shard.
-                halo <= node.sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
+                halo <= sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
                 for factor, halo in halos
             )
         )
@@ -122,14 +146,21 @@ class _Pricing:
     def node_seconds(self, index: int) -> np.ndarray:
         """`[S]` seconds in the ops of a node, each as often as it runs."""
         node, strategies = self.decisions.nodes[index], self.strategies[index]
-        counts = shard_counts(strategies, self.sizes)
         seconds = np.zeros(len(strategies))
         for member in node.members:
             work = self.work.get(member.op)
             if work is not None and work.fused_into is None:
-                seconds += compute_seconds(self.cost, member, work, counts)
+                self.seconds[member.op] = self._seconds_alone(member, work, strategies)
+                seconds += self.seconds[member.op]
             seconds += self._collective_seconds(member, strategies)
         return seconds * node.weight
+
+    def _seconds_alone(self, member: Member, work: Work, strategies: tuple[Strategy, ...]) -> np.ndarray:
+        """`[S]` seconds of an op without its collectives."""
+        key = (id(strategies), member_work(member, work))
+        if key not in self._alone:
+            self._alone[key] = compute_seconds(self.cost, member, work, shard_counts(strategies, self.sizes))
+        return self._alone[key]
 
     def undecided_seconds(self, graph: Graph) -> float:
         """Seconds in the ops that every device runs whole."""
@@ -146,18 +177,27 @@ class _Pricing:
             work = self.work.get(op)
             if work is not None and work.fused_into is not None:
                 own, reader = self._shards(op), self._shards(work.fused_into)
-                seconds = fused_seconds(self.cost, op, work, np.maximum.outer(own, reader))
-                yield self._node_of(op), self._node_of(work.fused_into), calls(around) * seconds
+                key = (id(own), id(reader), calls(around), fused_work(op, work))
+                if key not in self._matrices:
+                    seconds = fused_seconds(self.cost, op, work, np.maximum.outer(own, reader))
+                    self._matrices[key] = calls(around) * seconds
+                yield self._node_of(op), self._node_of(work.fused_into), self._matrices[key]
 
     def _node_of(self, op: Op) -> int:
         return self.decisions.members[op][0] if op in self.decisions.members else REPLICATED
 
     def _shards(self, op: Op) -> np.ndarray:
         """`[S]` into how many parts an op's work is split."""
-        if op not in self.decisions.members:
-            return np.ones(1)
-        index, member = self.decisions.members[op]
-        return shard_counts(self.strategies[index], self.sizes)[:, list(member.factors)].prod(axis=1)
+        strategies: tuple[Strategy, ...] = ()
+        factors: tuple[int, ...] = ()
+        if op in self.decisions.members:
+            index, member = self.decisions.members[op]
+            strategies, factors = self.strategies[index], member.factors
+        key = (id(strategies), factors)
+        if key not in self._split:
+            counts = shard_counts(strategies, self.sizes)[:, list(factors)] if strategies else np.ones((1, 1))
+            self._split[key] = counts.prod(axis=1)
+        return self._split[key]
 
     def _collective_seconds(self, member: Member, strategies: Sequence[Strategy]) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""
@@ -166,8 +206,10 @@ class _Pricing:
         if not reduced and not halos:
             return seconds
         for row, strategy in enumerate(strategies):
-            for kind, axes, nbytes in inner_collectives(member, strategy, self.cost):
-                seconds[row] += float(self.cost.exposed_seconds(kind, axes, nbytes))
+            for collective in inner_collectives(member, strategy, self.cost):
+                if collective not in self._exposed:
+                    self._exposed[collective] = float(self.cost.exposed_seconds(*collective))
+                seconds[row] += self._exposed[collective]
         return seconds
 
     def distinct_uses(self) -> list[Use]:
@@ -183,16 +225,27 @@ class _Pricing:
         home = use.view or self.decisions.homes[use.value]
         sources, source_of = self._layouts_of(home.node, home.dims, use.view is None)
         targets, target_of = self._layouts_of(use.node, use.dims, False)
-        matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
-        return home.node, use.node, matrix[np.ix_(source_of, target_of)] * use.weight
+        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), use.weight)
+        if key not in self._matrices:
+            matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
+            self._matrices[key] = matrix[np.ix_(source_of, target_of)] * use.weight
+        return home.node, use.node, self._matrices[key]
+
+    def sum(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The sum of matrices that were worked out here."""
+        if len(parts) == 1:
+            return parts[0]
+        key = tuple(map(id, parts))
+        if key not in self._matrices:
+            self._matrices[key] = np.sum(parts, axis=0)
+        return self._matrices[key]
 
     def _layouts_of(self, node: int, dims: Dims, result: bool) -> tuple[list[Layout], np.ndarray]:
         """The different layouts that a node's strategies give these dimensions, and `[S]` the one that each gives."""
-        if node == REPLICATED:
-            return [replicated(len(dims))], np.zeros(1, dtype=int)
-        key = (node, dims, result)
+        strategies = () if node == REPLICATED else self.strategies[node]
+        key = (id(strategies), dims, result)
         if key not in self._layouts:
-            index: dict[Layout, int] = {}
-            of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in self.strategies[node]]
+            index: dict[Layout, int] = {} if strategies else {replicated(len(dims)): 0}
+            of = [index.setdefault(strategy.layout(dims, result), len(index)) for strategy in strategies] or [0]
             self._layouts[key] = (list(index), np.array(of))
         return self._layouts[key]

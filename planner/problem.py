@@ -16,6 +16,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ IntArray = NDArray[np.int64]
 
 JSON_INFINITY = 1e18
 """The contest's published instances write an impossible cost as this number."""
+
+NUMBERS = frozenset({int, float})
+"""What JSON's numbers become; its true and false are none, though Python's are."""
 
 
 class ProblemError(MeshwrightError):
@@ -59,6 +63,57 @@ class Evaluation:
     peak_usage: float
     peak_time: int
     feasible: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat:
+    """A problem as flat arrays.
+
+    Attributes:
+        start: (nodes + 1), where the strategies of each node begin in `costs` and `usages`.
+        tails, heads: per edge, its ends.
+        entry: per edge, where its matrix begins in `entries`, row after row; a matrix that edges share is there once.
+        times: at which what is live changes, ascending.
+        first, last: per node, the places in `times` of its start and end.
+    """
+
+    start: IntArray
+    costs: FloatArray
+    usages: FloatArray
+    tails: IntArray
+    heads: IntArray
+    entry: IntArray
+    entries: FloatArray
+    times: IntArray
+    first: IntArray
+    last: IntArray
+
+    @staticmethod
+    def of(problem: Problem) -> _Flat:
+        nothing = np.zeros(0)
+        ends = np.array([(edge.tail, edge.head) for edge in problem.edges], dtype=np.int64).reshape(-1, 2)
+        matrices = {id(edge.cost): edge.cost for edge in problem.edges}
+        begins = dict(zip(matrices, starts([cost.size for cost in matrices.values()])[:-1].tolist(), strict=True))
+        spans = np.array(problem.intervals, dtype=np.int64).reshape(-1, 2)
+        times = np.unique(spans)
+        places = np.searchsorted(times, spans)
+        return _Flat(
+            start=starts([costs.size for costs in problem.costs]),
+            costs=np.concatenate([nothing, *problem.costs]),
+            usages=np.concatenate([nothing, *problem.usages]),
+            tails=ends[:, 0],
+            heads=ends[:, 1],
+            entry=np.array([begins[id(edge.cost)] for edge in problem.edges], dtype=np.int64),
+            entries=np.concatenate([nothing, *(cost.ravel() for cost in matrices.values())]),
+            times=times,
+            first=places[:, 0],
+            last=places[:, 1],
+        )
+
+
+def starts(sizes: Sequence[int] | IntArray) -> IntArray:
+    """Where each of some things of these sizes begins, one after the other, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +153,10 @@ class Problem:
             raise ProblemError(f"{count} nodes but {len(self.names)} names; give one per node, or none")
         for node in range(count):
             self._check_node(node)
+        checked: set[int] = set()
         for number, edge in enumerate(self.edges):
-            self._check_edge(number, edge)
+            self._check_edge(number, edge, finite=id(edge.cost) not in checked)
+            checked.add(id(edge.cost))
         if self.usage_limit is not None and not self.usage_limit >= 0:
             raise ProblemError(f"usage_limit is {self.usage_limit}; give a number of bytes, or None for no limit")
 
@@ -117,7 +174,7 @@ class Problem:
         if start > end:
             raise ProblemError(f"{self.label(node)}: interval [{start}, {end}) ends before it starts")
 
-    def _check_edge(self, number: int, edge: Edge) -> None:
+    def _check_edge(self, number: int, edge: Edge, finite: bool) -> None:
         for end in (edge.tail, edge.head):
             if not 0 <= end < len(self.costs):
                 raise ProblemError(f"edge {number}: there is no node {end}; nodes are 0 to {len(self.costs) - 1}")
@@ -127,7 +184,7 @@ class Problem:
                 f"edge {number}, {self.label(edge.tail)} to {self.label(edge.head)}: the cost matrix has shape "
                 f"{edge.cost.shape}, the strategies of its ends make {wanted}"
             )
-        if not (edge.cost > -math.inf).all():
+        if finite and not (edge.cost > -math.inf).all():
             raise ProblemError(f"edge {number}: a cost is NaN or -inf; only +inf may mark an impossible pair")
 
     def label(self, node: int) -> str:
@@ -143,9 +200,10 @@ class Problem:
         Raises:
             ProblemError: there is not one pick per node, or one is not an index of that node's strategies.
         """
-        chosen = self._checked(picks)
-        cost = sum(float(costs[pick]) for costs, pick in zip(self.costs, chosen, strict=True))
-        cost += sum(float(edge.cost[chosen[edge.tail], chosen[edge.head]]) for edge in self.edges)
+        flat, chosen = self._flat, self._checked(picks)
+        entries = flat.entry + chosen[flat.tails] * np.diff(flat.start)[flat.heads] + chosen[flat.heads]
+        # The correctly rounded sum, which does not depend on the order.
+        cost = math.fsum([*flat.costs[flat.start[:-1] + chosen].tolist(), *flat.entries[entries].tolist()])
         times, live_bytes = self.usage_over_time(chosen)
         at = int(np.argmax(live_bytes)) if live_bytes.size else -1
         peak_usage, peak_time = (float(live_bytes[at]), int(times[at])) if at >= 0 else (0.0, 0)
@@ -154,23 +212,26 @@ class Problem:
 
     def usage_over_time(self, picks: Sequence[int] | IntArray) -> tuple[IntArray, FloatArray]:
         """The times at which what is live changes, ascending, and the bytes live from each until the next."""
-        used = np.array([usage[pick] for usage, pick in zip(self.usages, picks, strict=True)], dtype=np.float64)
-        spans = np.array(self.intervals, dtype=np.int64).reshape(-1, 2)
-        times = np.unique(spans)
-        change = np.zeros(times.size)
-        np.add.at(change, np.searchsorted(times, spans[:, 0]), used)
-        np.add.at(change, np.searchsorted(times, spans[:, 1]), -used)
-        return times, np.cumsum(change)
+        flat = self._flat
+        used = flat.usages[flat.start[:-1] + np.asarray(picks, dtype=np.int64)]
+        change = np.zeros(flat.times.size)
+        np.add.at(change, flat.first, used)
+        np.add.at(change, flat.last, -used)
+        return flat.times, np.cumsum(change)
 
-    def _checked(self, picks: Sequence[int] | IntArray) -> list[int]:
-        chosen = [int(pick) for pick in picks]
+    @cached_property
+    def _flat(self) -> _Flat:
+        return _Flat.of(self)
+
+    def _checked(self, picks: Sequence[int] | IntArray) -> IntArray:
+        chosen = np.asarray(picks, dtype=np.int64)
         if len(chosen) != len(self.costs):
             raise ProblemError(f"{len(chosen)} picks for {len(self.costs)} nodes; give one per node")
-        for node, pick in enumerate(chosen):
-            if not 0 <= pick < self.costs[node].size:
-                raise ProblemError(
-                    f"{self.label(node)}: there is no strategy {pick}; it has 0 to {self.costs[node].size - 1}"
-                )
+        sizes = np.diff(self._flat.start)
+        for node in np.flatnonzero((chosen < 0) | (chosen >= sizes))[:1]:
+            raise ProblemError(
+                f"{self.label(int(node))}: there is no strategy {chosen[node]}; it has 0 to {sizes[node] - 1}"
+            )
         return chosen
 
     def to_json(self) -> str:
@@ -207,7 +268,7 @@ class Problem:
         edges = _field(problem, "edges", "problem", dict)
         costs = _rows(nodes, "costs", "problem.nodes")
         limit = problem.get("usage_limit")
-        if limit is not None and not _is_number(limit):
+        if limit is not None and type(limit) not in NUMBERS:
             raise ProblemError(f"problem.usage_limit is {limit!r}; a number of bytes belongs there")
         return Problem(
             costs=costs,
@@ -290,25 +351,24 @@ def _field(record: Any, key: str, place: str, kind: type) -> Any:
     return record[key]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _rows(record: Any, key: str, place: str) -> tuple[FloatArray, ...]:
     return tuple(_row(row, f"{place}.{key}[{index}]") for index, row in enumerate(_field(record, key, place, list)))
 
 
 def _row(row: Any, place: str) -> FloatArray:
-    if not isinstance(row, list) or not all(_is_number(value) for value in row):
+    if not isinstance(row, list) or not NUMBERS.issuperset(map(type, row)):
         raise ProblemError(f"{place} is not a list of numbers")
-    values = np.array(row, dtype=np.float64)
+    try:
+        values = np.array(row, dtype=np.float64)
+    except OverflowError as error:
+        raise ProblemError(f"{place} has a whole number too large for a cost or a usage") from error
     return np.where(values >= JSON_INFINITY, math.inf, values)
 
 
 def _integer_pairs(record: Any, key: str, place: str) -> tuple[tuple[int, int], ...]:
     pairs = _field(record, key, place, list)
     for index, pair in enumerate(pairs):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(type(value) is int for value in pair):
+        if not isinstance(pair, list) or len(pair) != 2 or type(pair[0]) is not int or type(pair[1]) is not int:
             raise ProblemError(f"{place}.{key}[{index}] is {pair!r}; two whole numbers belong there")
     return tuple((first, second) for first, second in pairs)
 

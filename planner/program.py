@@ -20,7 +20,7 @@ from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of
 from planner.layout import Layout, shard_count, shard_elements
-from planner.opcost import compute_seconds, fused_seconds, inner_collectives, shard_counts, whole_seconds
+from planner.opcost import fused_seconds, inner_collectives, whole_seconds
 from planner.rearrange import rearranged
 from planner.reshard import Step
 from planner.scratch import op_scratch_bytes
@@ -322,9 +322,8 @@ class _Writer:
             return float(fused_seconds(self.cost, op, work, shards))
         if op not in self.decisions.members:
             return whole_seconds(self.cost, op, work)
-        index, member = self.decisions.members[op]
-        counts = shard_counts((self.assignment.strategy(index),), self.sizes)
-        return float(compute_seconds(self.cost, member, work, counts)[0])
+        index, _ = self.decisions.members[op]
+        return float(self.priced.seconds[op][self.assignment.picks[index]])
 
     def shards(self, op: Op) -> int:
         """Into how many parts an op's work is split."""

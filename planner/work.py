@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
@@ -146,7 +147,7 @@ class _Line:
     outputs: tuple[Atom, ...]
 
     def kernels(self, backend: Backend) -> list[Kernel]:
-        made = self._makers()
+        made = self._makers
         numbers: dict[Atom, int] = {}
         operands = [
             [
@@ -163,7 +164,7 @@ class _Line:
 
     def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
         """The ops and positions at which a kernel reads what it did not make, each array once."""
-        made = self._makers()
+        made = self._makers
         found: dict[Atom, tuple[int, int]] = {}
         for index in sorted(kernel.members):
             for position, atom in enumerate(self.atoms[index]):
@@ -171,6 +172,7 @@ class _Line:
                     found.setdefault(atom, (index, position))
         return list(found.values())
 
+    @cached_property
     def _makers(self) -> dict[Atom, int]:
         return {value: index for index, op in enumerate(self.ops) for value in op.results}
 

@@ -12,6 +12,18 @@ from hypothesis import strategies as st
 from planner.problem import Edge, FloatArray, Problem
 
 
+def small_problem(usage_limit: float | None = None) -> Problem:
+    """Two nodes that are cheap alone (0 and 0) but not together; 3 is the least."""
+    clash = Edge(0, 1, np.array([[9.0, 0.0], [0.0, 0.0]]))
+    return Problem(
+        costs=(np.array([0.0, 4.0]), np.array([0.0, 3.0])),
+        usages=(np.array([1.0, 1.0]), np.array([1.0, 1.0])),
+        intervals=((0, 2), (1, 3)),
+        edges=(clash,),
+        usage_limit=usage_limit,
+    )
+
+
 def random_problem(seed: int, nodes: int, strategies: int, *, whole: bool = True, limited: bool = True) -> Problem:
     """Random costs, loops, parallel edges, impossible strategies and pairs, and a limit that often binds."""
     random = np.random.default_rng(seed)

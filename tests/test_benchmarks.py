@@ -5,12 +5,14 @@ import os
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from experiments import bench_plan_time, bench_plans
+from experiments import bench_plan_time, bench_plans, bench_solver
 from experiments.bench_plans import Timed, verdict
 from experiments.cases import Cases
 from experiments.child import ChildFailed, call_in_child
+from tests.problems import small_problem
 
 
 def timed(names: str, *samples: float) -> Timed:
@@ -70,5 +72,28 @@ def test_rows_of_the_tables() -> None:
     assert row["planned_ms"] == 2.0
     failed = bench_plans.row({"case": ["mlp", "8"], "conditions": "today", "failure": "exit code 3"})
     assert failed["at_most_1.05"] == "failed: exit code 3"
-    stages = [{"trace": 9.0, "build": 1.0, "solve": 2.0, "gap": 0.01}]
-    assert bench_plan_time.row("gpt", "2x4", stages)["beyond_tracing_s"] == 3.0
+    stages = [{"trace": 9.0, "build": 1.0, "solve": 2.0, "total": 13.0, "gap": 0.01}]
+    assert bench_plan_time.row("gpt", "2x4", stages)["beyond_tracing_s"] == 4.0
+    shares = bench_plan_time.where_time_goes({"prices": 0.5, "search": 0.25}, 8.0)
+    assert shares["seconds"].tolist() == [4.0, 2.0, 2.0]
+
+
+def test_the_best_known_is_no_bound_and_fits() -> None:
+    known = pd.DataFrame(
+        {"cost": [5.0, 9.0, 7.0, 8.0, 6.0], "feasible": ["bound", "yes", "as published", "yes", "no"]}
+    )
+    assert bench_solver.best_known(known) == 7.0
+
+
+def test_an_instance_is_solved_and_told_in_a_line(tmp_path: Path) -> None:
+    small_problem().write(tmp_path / "X.json.gz")
+    lines = "instance,timeout_s,solver,cost,feasible,seconds,source\nX,60,ours,4,yes,,\nX,,bound,2,bound,,\n"
+    (tmp_path / "reference.csv").write_text(lines)
+    record = bench_solver.solved(tmp_path, "X", "0.25")
+    assert (record["cost"], record["lower_bound"], record["status"]) == (3.0, 3.0, "optimal")
+    assert record["limit_s"] == 15.0
+    assert record["near_s"] == record["first_s"]
+    line = bench_solver.row({"case": ["X", "0.25"], "conditions": "today", **record})
+    assert (line["cost"], line["off_percent"], line["gap_percent"]) == ("3", -25.0, 0.0)
+    failed = bench_solver.row({"case": ["X", "1"], "conditions": "today", "failure": "exit code 3"})
+    assert failed["status"] == "failed: exit code 3"

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 import typer
 
@@ -15,7 +14,7 @@ from costmodel import CostModel
 from experiments import arguments, cli
 from experiments.workloads import workload
 from planner import InvalidSpec, NoDevices, Plan
-from planner.problem import Edge, Problem
+from tests.problems import small_problem
 
 
 def run(*argv: str) -> int:
@@ -28,18 +27,6 @@ def run(*argv: str) -> int:
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     """What was written to stderr, out of the box that usage errors come in."""
     return " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
-def small_problem(usage_limit: float | None = None) -> Problem:
-    """Two nodes that are cheap alone (0 and 0) but not together; 3 is the least."""
-    clash = Edge(0, 1, np.array([[9.0, 0.0], [0.0, 0.0]]))
-    return Problem(
-        costs=(np.array([0.0, 4.0]), np.array([0.0, 3.0])),
-        usages=(np.array([1.0, 1.0]), np.array([1.0, 1.0])),
-        intervals=((0, 2), (1, 3)),
-        edges=(clash,),
-        usage_limit=usage_limit,
-    )
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,8 +52,8 @@ def test_evaluate_by_hand(picks: tuple[int, int], cost: float, peak: float, feas
 @given(problems(), st.data())
 def test_evaluate_is_the_naive_sum(problem: Problem, data: st.DataObject) -> None:
     picks = [data.draw(st.integers(0, costs.size - 1)) for costs in problem.costs]
-    cost = sum(problem.costs[node][pick] for node, pick in enumerate(picks))
-    cost += sum(edge.cost[picks[edge.tail], picks[edge.head]] for edge in problem.edges)
+    nodes = [problem.costs[node][pick] for node, pick in enumerate(picks)]
+    cost = math.fsum([*nodes, *(edge.cost[picks[edge.tail], picks[edge.head]] for edge in problem.edges)])
     peak, time = naive_peak(problem, picks)
     found = problem.evaluate(picks)
     assert found.cost == cost
@@ -109,6 +109,8 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
         ("[0,4]", "[0]", r"problem.nodes.intervals\[0\] is \[0\]; two whole numbers"),
         ("[0,4]", "[4,0]", r"node 0 \(weights\): interval \[4, 0\) ends before it starts"),
         ("[1,2]", '[1,"2"]', r"problem.nodes.costs\[0\] is not a list of numbers"),
+        ("[1,2]", "[1,true]", r"problem.nodes.costs\[0\] is not a list of numbers"),
+        ("[1,2]", "[1,1" + 400 * "0" + "]", r"problem.nodes.costs\[0\] has a whole number too large"),
         ("[10,20]", "[10]", r"node 0 \(weights\): costs have shape \(2,\) and usages \(1,\)"),
         ("[10,20]", "[10,-20]", r"node 0 \(weights\): a usage is negative"),
         ("[[0,1]]", "[[0,7]]", r"problem.edges.nodes\[0\] is \[0, 7\] but there are 2 nodes"),

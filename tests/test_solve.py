@@ -19,15 +19,16 @@ from planner.solve import Progress, smallest_limit, solve
 from planner.solve.bound import Dual
 from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
+from planner.solve.flat import Flat
 from planner.solve.model import Model
-from planner.solve.neighbourhoods import search_neighbourhoods
-from planner.solve.presolve import Impossible, shrink
+from planner.solve.presolve import shrink
+from planner.solve.rows import Impossible
 from planner.solve.search import Search
 from tests.problems import brute_force, problems, random_problem
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "iopddl"
 
-NO_LIMIT = Clock(math.inf)
+NO_LIMIT = Clock.of(math.inf)
 
 
 def agrees_with_brute_force(problem: Problem) -> None:
@@ -57,19 +58,18 @@ def no_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_the_program(monkeypatch: pytest.MonkeyPatch, no_elimination: None) -> None:
     """The dual gives up after one pass, so that CP-SAT has to do the work."""
-    monkeypatch.setattr("planner.solve.squeeze.PASSES", 1)
     monkeypatch.setattr("planner.solve.squeeze.ROUND_SHRINKS", -1.0)
-    monkeypatch.setattr("planner.solve.bound.STALL_PASSES", 0)
-    monkeypatch.setattr("planner.solve.bound.STALL", math.inf)
-    monkeypatch.setattr("planner.solve.prices.STALL", math.inf)
+    monkeypatch.setattr("planner.solve.bound.STALL_PASSES", 1)
+    monkeypatch.setattr("planner.solve.bound.STALL", 1e300)
 
 
+@settings(deadline=None)
 @given(problems())
 def test_brute_force(problem: Problem) -> None:
     agrees_with_brute_force(problem)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(problems())
 def test_brute_force_by_the_dual(no_elimination: None, problem: Problem) -> None:
     agrees_with_brute_force(problem)
@@ -98,6 +98,7 @@ def test_smallest_limit_is_that_of_brute_force(problem: Problem) -> None:
         assert solve(replace(problem, usage_limit=limit - 1)).status == "infeasible"
 
 
+@settings(deadline=None)
 @given(problems())
 def test_a_reduction_keeps_the_optimum_and_the_cost_of_what_it_lifts(problem: Problem) -> None:
     model = Model.from_problem(problem)
@@ -115,6 +116,7 @@ def test_a_reduction_keeps_the_optimum_and_the_cost_of_what_it_lifts(problem: Pr
         assert (problem.evaluate(lifted).peak_usage <= problem.usage_limit) == (folded.model.excess(picks) <= 0)
 
 
+@settings(deadline=None)
 @given(problems())
 def test_the_dual_bounds_every_assignment_that_fits(problem: Problem) -> None:
     best = brute_force(problem).cost
@@ -124,7 +126,7 @@ def test_the_dual_bounds_every_assignment_that_fits(problem: Problem) -> None:
         return
     if not model.costs or math.isinf(best):
         return
-    dual = Dual(model)
+    dual = Dual(model, Flat.from_model(model))
     dual.ascend(10, cutoff=best + 1e-9, clock=NO_LIMIT)
     assert dual.lower_bound <= best + 1e-9
     kept = shrink(dual.reparametrised(best + 1e-9), NO_LIMIT, dual.possible)
@@ -139,28 +141,33 @@ def test_the_dual_of_a_chain_is_exact_after_one_pass() -> None:
     pairs = {(node, node + 1): random.random((30, 30)) for node in range(39)}
     problem = Problem(costs, costs, ((0, 1),) * 40, tuple(Edge(i, j, cost) for (i, j), cost in pairs.items()))
     model = Model.from_problem(problem)
-    dual = Dual(model)
-    picks = dual.ascend(1, cutoff=math.inf, clock=NO_LIMIT)
-    assert picks is not None
+    dual = Dual(model, Flat.from_model(model))
+    dual.ascend(1, cutoff=math.inf, clock=NO_LIMIT)
+    assert dual.picks is not None
     whole = eliminate(model)
     assert whole is not None
     assert dual.lower_bound == pytest.approx(whole.model.offset)
-    assert model.cost(picks) == pytest.approx(whole.model.offset)
+    assert model.cost(dual.picks) == pytest.approx(whole.model.offset)
 
 
+@settings(deadline=None)
 @given(problems())
-def test_search_only_improves_and_fits(problem: Problem) -> None:
+def test_what_a_search_keeps_fits_and_costs_what_it_says(problem: Problem) -> None:
     try:
         reduction = shrink(Model.from_problem(problem), NO_LIMIT)
     except Impossible:
         return
-    start = np.zeros(len(reduction.model.costs), dtype=np.int64)
-    found = Search(reduction.model).improve(start, NO_LIMIT)
-    if found is None:
+    model = reduction.model
+    if not model.costs:
         return
-    before, after = (problem.evaluate(reduction.lift(picks)) for picks in (start, found))
-    assert after.feasible
-    assert after.cost <= before.cost or not before.feasible
+    search = Search(Flat.from_model(model), model.limit, np.zeros(len(model.costs), dtype=np.int64), model.prices, 0)
+    search.run(1e5)
+    if search.best is None:
+        return
+    found = problem.evaluate(reduction.lift(search.best))
+    assert found.feasible
+    assert found.cost == pytest.approx(model.offset + search.best_cost)
+    assert found.cost >= brute_force(problem).cost - 1e-9
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -236,18 +243,28 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert found.lower_bound > 0
 
 
-def test_neighbourhoods_only_improve() -> None:
+def test_a_search_only_improves() -> None:
     model = Model.from_problem(mesh_problem(6, 6))
     start = np.array([int(load.usage.argmin()) for load in model.loads])
-    costs = [model.cost(start)]
-
-    def offer(picks: np.ndarray) -> None:
-        assert model.excess(picks) <= 0
-        costs.append(model.cost(picks))
-
-    search_neighbourhoods(model, start, offer, Clock(1.0), seed=0)
-    assert len(costs) > 1
+    search = Search(Flat.from_model(model), model.limit, start, model.prices, seed=0)
+    costs = []
+    for _ in range(10):
+        search.run(1e5)
+        if search.best is not None:
+            assert model.excess(search.best) <= 0
+            costs.append(search.best_cost)
     assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < model.cost(start)
+
+
+def test_the_answer_is_the_same_for_the_same_work() -> None:
+    problem = mesh_problem(12, 8)
+    found = [solve(problem, time_limit=60, work_limit=0.3, seed=3) for _ in range(2)]
+    assert found[0].seconds < 60
+    assert found[0].picks is not None
+    assert found[1].picks is not None
+    assert found[0].picks.tolist() == found[1].picks.tolist()
+    assert found[0].lower_bound == found[1].lower_bound
 
 
 def test_ties_solve_as_brute_force_does() -> None:

@@ -38,7 +38,7 @@ def losses_of_three_steps(name: str) -> tuple[float, ...]:
 
 
 def test_the_families_are_those_promised() -> None:
-    assert set(TRAIN_STEPS) == {"gpt", "gpt-scan", "moe", "cnn", "lstm", "mlp"}
+    assert set(TRAIN_STEPS) == {"gpt", "gpt-scan", "llama", "moe", "cnn", "lstm", "mlp"}
     examples = {"sigmoid-layer", "sum-axis", "elementwise-40x40", "heat-1d", "heat-2d"}
     assert set(FUNCTIONS) == examples | {f"{name}-grad" for name in examples}
 
@@ -115,7 +115,7 @@ def test_rod_keeps_its_ends_and_plate_its_heat() -> None:
 def test_unknown_name_suggests_its_neighbour() -> None:
     with pytest.raises(ValueError, match=r"no workload is named 'gtp': did you mean 'gpt'"):
         workloads.workload("gtp")
-    with pytest.raises(ValueError, match=r"none is near it\. Known: gpt, gpt-scan, moe"):
+    with pytest.raises(ValueError, match=r"none is near it\. Known: gpt, gpt-scan, llama, moe"):
         workloads.workload("quicksort")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from experiments.workloads import cnn, examples, gpt, heat, lstm, mlp, moe
+from experiments.workloads import cnn, examples, gpt, heat, llama, lstm, mlp, moe
 from experiments.workloads.workload import Size, Workload, gradient_of
 
 __all__ = ["Size", "Workload", "names", "workload"]
@@ -32,6 +32,7 @@ _BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {
         "gpt": gpt.gpt,
         "gpt-scan": gpt.gpt_scan,
+        "llama": llama.llama,
         "moe": moe.moe,
         "cnn": cnn.cnn,
         "lstm": lstm.lstm,

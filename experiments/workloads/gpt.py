@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.workloads.training import cast, cross_entropy, init_state, normal, train_step
+from experiments.workloads.training import cast, cross_entropy, init_state, make_tokens, normal, train_step
 from experiments.workloads.workload import Size, Workload
 
 Params = dict[str, Any]
@@ -40,9 +40,17 @@ CONFIGS: dict[Size, Config] = {
 }
 
 
-def gpt(size: Size) -> Workload:
-    config = CONFIGS[size]
+# 175 billion weights (arXiv:2005.14165, table 2.1), the vocabulary rounded up so that it divides.
+GPT3 = Config(
+    layers=96, width=12288, heads=96, sequence=2048, batch=1536, vocabulary=51200, dtype=jnp.dtype("bfloat16")
+)
 
+
+def gpt(size: Size) -> Workload:
+    return written_out(CONFIGS[size])
+
+
+def written_out(config: Config) -> Workload:
     def init(key: jax.Array) -> list[Params]:
         return [init_layer(config, key) for key in jax.random.split(key, config.layers)]
 
@@ -92,7 +100,8 @@ def _workload(
             "layers": init_layers(of_layers),
             "norm": init_norm(config),
         }
-        return init_state(params, optimizer), make_batch(config, of_batch)
+        batch = make_tokens(config.batch, config.sequence, config.vocabulary, of_batch)
+        return init_state(params, optimizer), batch
 
     return Workload(
         name=name,
@@ -102,11 +111,6 @@ def _workload(
         make_args=make_args,
         donate_argnums=(0,),
     )
-
-
-def make_batch(config: Config, key: jax.Array) -> Params:
-    tokens = jax.random.randint(key, (config.batch, config.sequence + 1), 0, config.vocabulary)
-    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
 def init_norm(config: Config) -> Params:

@@ -42,6 +42,12 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - of_label)
 
 
+def make_tokens(batch: int, sequence: int, vocabulary: int, key: jax.Array) -> dict[str, jax.Array]:
+    """Random `inputs`, and as `targets` what follows each; both (batch, sequence)."""
+    tokens = jax.random.randint(key, (batch, sequence + 1), 0, vocabulary)
+    return {"inputs": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+
 def normal(key: jax.Array, *shape: int, fan_in: int) -> jax.Array:
     """Weights whose products with `fan_in` numbers of variance one have variance one."""
     return jax.random.normal(key, shape) * fan_in**-0.5

@@ -13,14 +13,17 @@ from planner.solve import ilp
 from planner.solve.clock import Clock
 from planner.solve.eliminate import fold_chains
 from planner.solve.incumbent import OPTIMAL_GAP, Incumbent, Progress, Solution, Status
-from planner.solve.model import Model
-from planner.solve.presolve import Impossible, shrink
-from planner.solve.squeeze import close_gap, close_gap_apart, is_closed, trivial_bound
+from planner.solve.known import is_closed
+from planner.solve.model import Model, Reduction
+from planner.solve.presolve import shrink
+from planner.solve.rows import Impossible
+from planner.solve.squeeze import cheapest_without_limit, close_gap, close_gap_apart
+from planner.solve.ties import without_ties
 
 __all__ = ["Progress", "Solution", "Status", "smallest_limit", "solve"]
 
-RELAXED_TIME = 0.3
-"""The part of the time that goes into the problem without its limit, when there is one."""
+THRIFTY_TIME = 0.3
+"""The part of the time for the smallest limit that goes into finding an assignment of little memory to start from."""
 
 
 def solve(
@@ -28,6 +31,7 @@ def solve(
     *,
     starts: Sequence[Sequence[int] | IntArray] = (),
     time_limit: float = 30.0,
+    work_limit: float | None = None,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
@@ -39,21 +43,23 @@ def solve(
     Args:
         starts: assignments that are known; the result is never worse than the best of them that fits.
         time_limit: seconds; with 0 the best start is returned, and a bound.
-        seed: of the random choices in CP-SAT.
+        work_limit: work to do, if the time suffices for it; a unit is about what a core does in a second. The answer is
+            then the same in every run.
+        seed: of the random choices.
         progress: called whenever the cost or the bound improves.
 
     Raises:
         ProblemError: a start is not an assignment of the problem.
     """
-    clock = Clock(time_limit)
+    clock = Clock.of(time_limit, work_limit)
     best = Incumbent(problem, clock, progress)
     for start in starts:
         best.offer(np.asarray(start, dtype=np.int64))
-    model = Model.from_problem(problem)
-    best.raise_bound(trivial_bound(model))
+    whole = without_ties(problem)
+    best.raise_bound(whole.model.trivial_bound())
     if not clock.expired:
         try:
-            _search(model, starts, best, clock, seed)
+            _search(whole, starts, best, clock, seed)
         except Impossible:
             best.raise_bound(best.cost)
             best.method = "presolve"
@@ -62,27 +68,34 @@ def solve(
     return _solution(best)
 
 
-def _search(model: Model, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int) -> None:
-    fitting = shrink(model, clock)
+def _search(
+    whole: Reduction, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int
+) -> None:
+    fitting = shrink(whole.model, clock)
     if clock.expired:
         return
-    known = [fitting.project(np.asarray(start, dtype=np.int64)) for start in starts]
-    nearest = min(known, key=fitting.model.cost, default=None)
+
+    def near(picks: Sequence[int] | IntArray) -> IntArray:
+        return fitting.project(whole.project(np.asarray(picks, dtype=np.int64)))
 
     def offer(picks: IntArray) -> None:
-        best.offer(fitting.lift(picks))
+        best.offer(whole.lift(fitting.lift(picks)))
 
-    limited = fitting.model.rows > 0
-    relaxed = close_gap_apart(
-        fitting.model.without_limit(), nearest, offer, clock.part(RELAXED_TIME) if limited else clock, seed
-    )
-    best.method = relaxed.method
-    best.raise_bound(relaxed.lower_bound)
-    if limited and not is_closed(best.cost, best.lower_bound):
-        start = relaxed.picks if best.picks is None else fitting.project(best.picks)
-        outcome = close_gap(fitting.model, start, best.cost, offer, clock, seed)
-        best.method = outcome.method
-        best.raise_bound(outcome.lower_bound)
+    if fitting.model.rows:
+        free = cheapest_without_limit(fitting.model, clock)
+        if free is not None and free.picks is not None:
+            best.method = free.method
+            best.raise_bound(free.lower_bound)
+            offer(free.picks)
+        if is_closed(best.cost, best.lower_bound, whole.model.grain):
+            return
+        start = None if best.picks is None else near(best.picks)
+        outcome = close_gap(fitting.model, start, best.cost, offer, best.raise_bound, clock, seed)
+    else:
+        nearest = min(map(near, starts), key=fitting.model.cost, default=None)
+        outcome = close_gap_apart(fitting.model, nearest, offer, clock, seed)
+    best.method = outcome.method
+    best.raise_bound(outcome.lower_bound)
 
 
 def _solution(best: Incumbent) -> Solution:
@@ -94,7 +107,7 @@ def _solution(best: Incumbent) -> Solution:
         status = "start"
     elif best.cost - lower_bound <= OPTIMAL_GAP * abs(best.cost):
         status = "optimal"
-    return Solution(best.picks, best.cost, lower_bound, status, best.clock.seconds, best.method)
+    return Solution(best.picks, best.cost, lower_bound, status, best.clock.elapsed, best.method)
 
 
 def smallest_limit(
@@ -110,24 +123,25 @@ def smallest_limit(
     Raises:
         ProblemError: no assignment has finite cost, whatever the limit, or none was found in the time.
     """
-    clock = Clock(time_limit)
+    clock = Clock.of(time_limit)
     try:
-        reduction = shrink(_peak_only(problem), clock)
+        whole = without_ties(replace(problem, usage_limit=math.inf))
+        reduction = shrink(_peak_only(whole.model), clock)
         folded = fold_chains(reduction.model)
         even = _priced_evenly(folded.model)
-        known = None if start is None else folded.project(reduction.project(np.asarray(start, dtype=np.int64)))
-        thrifty = close_gap_apart(even, known, lambda found: None, clock.part(RELAXED_TIME), seed=0)
+        known = None if start is None else whole.project(np.asarray(start, dtype=np.int64))
+        known = None if known is None else folded.project(reduction.project(known))
+        thrifty = close_gap_apart(even, known, lambda found: None, clock.part(THRIFTY_TIME), seed=0)
     except Impossible as error:
         raise ProblemError("no assignment has finite cost, whatever the limit; its edges forbid too much") from error
     if thrifty.picks is None or not math.isfinite(thrifty.cost):
         raise ProblemError(f"no assignment of finite cost was found in {time_limit} s; give smallest_limit more time")
-    whole = reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock)))
-    return problem.evaluate(whole).peak_usage, whole
+    picks = whole.lift(reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock))))
+    return problem.evaluate(picks).peak_usage, picks
 
 
-def _peak_only(problem: Problem) -> Model:
-    """The problem with nothing but what is impossible left of its costs, and no limit but the wish for a low peak."""
-    model = Model.from_problem(replace(problem, usage_limit=math.inf))
+def _peak_only(model: Model) -> Model:
+    """The model with nothing but what is impossible left of its costs."""
     return replace(
         model,
         costs=tuple(np.where(np.isfinite(costs), 0.0, math.inf) for costs in model.costs),

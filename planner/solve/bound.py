@@ -6,7 +6,7 @@ the moves below only raise it (sequential tree-reweighted message passing: Kolmo
 Kolmogorov, PAMI 2015). On a tree it reaches the optimum in one pass each way.
 
 Memory enters as a Lagrangian: a byte in row r costs `prices[r] >= 0`, and the bound pays back prices . (limit - base).
-`prices.py` moves them.
+`prices.py` moves them. The inner loops are in `passes.py`.
 """
 
 from __future__ import annotations
@@ -17,167 +17,139 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.problem import FloatArray, IntArray
+from planner.solve import passes
 from planner.solve.clock import Clock
-from planner.solve.model import Load, Model
-from planner.solve.prices import STALL, PriceSteps
+from planner.solve.flat import Flat
+from planner.solve.model import Model
+from planner.solve.prices import PriceSteps
 
 PASS_MARGIN = 1.5
 """A pass starts only if this many times the last one's duration is left."""
 
-STALL_PASSES = 16
-"""Without prices the bound has stalled when so many passes close less than the part `STALL` of the gap."""
+STALL_PASSES = 32
+"""Before so many passes nothing is said of whether the bound has stalled."""
+
+STALL = 0.02
+"""The bound has stalled when the last half of all passes closed less than this part of the gap."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Arc:
-    """A pair as one of its nodes sees it: `cost[s of the node, t of the other]` less `own[s]` less `others[t]`."""
-
-    other: int
-    cost: FloatArray
-    own: FloatArray
-    others: FloatArray
-
-    def pull(self) -> FloatArray:
-        """Takes each row's least out of the pair."""
-        least: FloatArray = (self.cost - self.others).min(axis=1) - self.own
-        self.own[:] += least
-        return least
-
-
-@dataclass(frozen=True, eq=False)
-class _Snapshot:
+class _Place:
     """A reparametrisation and prices, to return to."""
 
     prices: FloatArray
-    unary: list[FloatArray]
-    messages: list[tuple[FloatArray, FloatArray]]
+    unary: FloatArray
+    messages: FloatArray
 
 
 class Dual:
     """A model's reparametrisation and memory prices; `ascend` improves them in place.
 
+    Every row of every matrix needs a finite entry, as presolve leaves it.
+
     Attributes:
         lower_bound: the best bound so far on the cost of any assignment that fits.
-        possible: per node, which strategies may be part of an assignment that costs at most the cutoff.
+        rise: what it was after each pass.
+        picks: the assignment that the last pass decodes to, or None before the first.
+        prices: per row, the cost per byte.
     """
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, flat: Flat):
         self.model = model
+        self.flat = flat
         self.prices = model.prices
-        self.unary = [costs + _priced(load, self.prices) for costs, load in zip(model.costs, model.loads, strict=True)]
-        self.lower: list[list[_Arc]] = [[] for _ in model.costs]
-        self.upper: list[list[_Arc]] = [[] for _ in model.costs]
-        for (i, j), cost in model.pairs.items():
-            at_tail, at_head = np.zeros(cost.shape[0]), np.zeros(cost.shape[1])
-            self.upper[i].append(_Arc(j, cost, at_tail, at_head))
-            self.lower[j].append(_Arc(i, cost.T, at_head, at_tail))
-        self.possible: list[NDArray[np.bool_]] = [np.ones(costs.size, dtype=bool) for costs in model.costs]
+        self.unary = flat.costs.copy()
+        passes.add_price(flat.graph, flat.memory, self.prices, self.unary)
+        self.messages = np.zeros(flat.graph.held[-1])
         self.lower_bound = -np.inf
-        self.settled = False  # before the first pass, pairs may hold less than nothing
-        self.pass_seconds = 0.0
+        self.picks: IntArray | None = None
         self.steps = PriceSteps(self.prices)
-        self.best = self._snapshot()
-        self.bounds: list[float] = []
+        self.bound = -np.inf
+        self.rise: list[float] = []
+        self._possible = np.ones(self.unary.size, dtype=bool)
+        self._totals = np.zeros(self.unary.size)
+        self._elsewhere = np.zeros(len(model.costs))
+        self._pass_seconds = 0.0
+        self._best = self._place()
 
-    def ascend(self, passes: int, cutoff: float, clock: Clock) -> IntArray | None:
-        """Some passes forward and back; the decoded assignment of the last, or None if there was no time for any.
+    @property
+    def possible(self) -> list[NDArray[np.bool_]]:
+        """Per node, which strategies may be part of an assignment that costs at most the cutoff."""
+        return np.split(self._possible, self.flat.graph.start[1:-1])
+
+    @property
+    def left(self) -> int:
+        """How many strategies may."""
+        return int(self._possible.sum())
+
+    def ascend(self, count: int, cutoff: float, clock: Clock) -> float:
+        """Some passes forward and back, fewer if the time is up before.
 
         Args:
-            passes: how many; each goes over all pairs twice.
+            count: how many; each goes over all pairs twice.
             cutoff: the cost of an assignment that is known; strategies only in worse ones are marked impossible.
+
+        Returns:
+            How much work was done, which the clock has been told.
         """
-        picks = None
-        for _ in range(passes):
-            if clock.expired or clock.left_seconds < PASS_MARGIN * self.pass_seconds:
+        done = 0.0
+        for _ in range(count):
+            if clock.left_seconds <= PASS_MARGIN * self._pass_seconds:
                 break
             begun = clock.seconds
-            if self.bounds and self.model.rows:
-                self._reprice(self.decode(), self.bounds[-1])
-            with np.errstate(invalid="ignore"):  # where nothing is possible, infinities are subtracted
-                self._pass(cutoff, forward=True)
-                bound = self._pass(cutoff, forward=False)
-            self.bounds.append(bound)
-            self.lower_bound = max(self.lower_bound, bound)
-            if self.steps.heard(bound, cutoff - bound):
-                self.best = self._snapshot()
-            picks = self.decode()
-            self.pass_seconds = clock.seconds - begun
-        return picks
+            if self.picks is not None and self.model.rows:
+                self._reprice(self.picks)
+            self._sweep(forward=True)
+            self.bound = self._sweep(forward=False)
+            self.lower_bound = max(self.lower_bound, self.bound)
+            if self.bound == np.inf:
+                break
+            self._mark(cutoff)
+            self.rise.append(self.lower_bound)
+            if self.steps.heard(self.bound, cutoff - self.bound):
+                self._best = self._place()
+            self.picks = passes.decode(self.flat.graph, self.unary, self.messages)
+            clock.work(2 * self.flat.work)
+            done += 2 * self.flat.work
+            self._pass_seconds = clock.seconds - begun
+        return done
 
     def stalled(self, cutoff: float) -> bool:
-        """Whether little of the gap to the cutoff can still be closed."""
-        if self.model.rows:
-            return self.steps.stalled(cutoff - self.lower_bound)
-        worth = STALL * (cutoff - self.lower_bound)
-        return len(self.bounds) > STALL_PASSES and self.bounds[-1] - self.bounds[-STALL_PASSES] < worth
+        """Whether the last half of the passes did little to close the gap."""
+        if len(self.rise) < STALL_PASSES:
+            return False
+        # The gap alone says little while only bad assignments are known.
+        worth = min(cutoff - self.lower_bound, self.lower_bound - self.rise[0])
+        return self.lower_bound - self.rise[len(self.rise) // 2] <= STALL * worth
 
-    def _pass(self, cutoff: float, *, forward: bool) -> float:
-        """Each node in order takes what pairs with those before hold for it, and shares with pairs to those ahead."""
-        nodes = len(self.unary)
-        order = range(nodes) if forward else range(nodes)[::-1]
-        behind, ahead = (self.lower, self.upper) if forward else (self.upper, self.lower)
-        to_come = np.array([float(self.unary[node].min()) for node in order])
-        done = np.zeros(nodes)
-        crossing = np.zeros(nodes + 1)
-        totals = []
-        for place, node in enumerate(order):
-            total = self.unary[node]
-            for arc in behind[node]:
-                pulled = arc.pull()
-                total = total + pulled
-                held = pulled.min()
-                crossing[(arc.other if forward else nodes - 1 - arc.other) + 1] += held
-                crossing[place] -= held
-            share = total / max(len(behind[node]), len(ahead[node]), 1)
-            for arc in ahead[node]:
-                arc.own[:] -= share
-            self.unary[node] = total - len(ahead[node]) * share
-            done[place] = self.unary[node].min()
-            totals.append(total)
-        # What all but one node held when that one held its total: nodes done, nodes to come, pairs between the two.
-        done_before = np.cumsum(done) - done
-        come_after = to_come.sum() - np.cumsum(to_come)
-        elsewhere = self._constant() + done_before + come_after + np.cumsum(crossing)[:-1]
-        if self.settled:
-            for node, total, rest in zip(order, totals, elsewhere, strict=True):
-                self.possible[node] &= rest + total <= cutoff
-        self.settled = True
-        return self._constant() + float(done.sum())
+    def _sweep(self, *, forward: bool) -> float:
+        held = passes.sweep(self.flat.graph, self.unary, self.messages, forward, self._totals, self._elsewhere)
+        return self._constant() + held
+
+    def _mark(self, cutoff: float) -> None:
+        """What a node held when it held most, with the least of everything else, is a bound for each strategy."""
+        sizes = np.diff(self.flat.graph.start)
+        self._possible &= np.repeat(self._constant() + self._elsewhere, sizes) + self._totals <= cutoff
 
     def _constant(self) -> float:
-        if not self.model.rows:
-            return self.model.offset
-        return self.model.offset - float(self.prices @ (self.model.limit - self.model.base))
+        room = self.model.limit - self.model.base
+        return self.model.offset - float(self.prices @ room) if self.model.rows else self.model.offset
 
-    def decode(self) -> IntArray:
-        """An assignment: each node in order takes its best, given those already fixed. After a backward pass."""
-        picks = np.zeros(len(self.unary), dtype=np.int64)
-        for node, unary in enumerate(self.unary):
-            score = unary
-            for arc in self.lower[node]:
-                score = score + (arc.cost[:, picks[arc.other]] - arc.own)
-            picks[node] = score.argmin()
-        return picks
-
-    def _reprice(self, picks: IntArray, bound: float) -> None:
+    def _reprice(self, picks: IntArray) -> None:
         if self.steps.give_up():
             self._return_to_best()
             return
         before = self.prices
-        self.prices = self.steps.propose(self.model.usage(picks) - self.model.limit, bound)
-        for node, load in enumerate(self.model.loads):
-            if load.spans.size:
-                self.unary[node] = self.unary[node] + _priced(load, self.prices - before)
+        live = passes.live_bytes(self.flat.memory, picks)
+        self.prices = self.steps.propose(live - self.model.limit, self.bound)
+        passes.add_price(self.flat.graph, self.flat.memory, self.prices - before, self.unary)
 
-    def _snapshot(self) -> _Snapshot:
-        messages = [(arc.own.copy(), arc.others.copy()) for arcs in self.upper for arc in arcs]
-        return _Snapshot(self.prices, list(self.unary), messages)
+    def _place(self) -> _Place:
+        return _Place(self.prices, self.unary.copy(), self.messages.copy())
 
     def _return_to_best(self) -> None:
-        self.prices, self.unary = self.best.prices, list(self.best.unary)
-        arcs = (arc for arcs in self.upper for arc in arcs)
-        for arc, (own, others) in zip(arcs, self.best.messages, strict=True):
-            arc.own[:], arc.others[:] = own, others
+        self.prices = self._best.prices
+        self.unary[:], self.messages[:] = self._best.unary, self._best.messages
 
     def reparametrised(self, cutoff: float) -> Model:
         """The same model with costs moved so that its parts show what is known of the whole.
@@ -185,22 +157,22 @@ class Dual:
         Pairs of strategies that are only in assignments worse than the cutoff are forbidden.
         """
         self._return_to_best()
-        least = [float(unary.min()) for unary in self.unary]
+        graph = self.flat.graph
+        unary = self.flat.split(self.unary)
+        least = [float(held.min()) for held in unary]
         slack = cutoff - self._constant() - sum(least)
         pairs = {}
-        for i, arcs in enumerate(self.upper):
-            for arc in arcs:
-                cost = arc.cost - arc.own[:, None] - arc.others
-                j = arc.other
-                at_least = (self.unary[i] - least[i])[:, None] + (self.unary[j] - least[j]) + cost
-                pairs[i, j] = np.where(at_least <= slack, cost, np.inf)
-        costs = tuple(
-            unary - _priced(load, self.prices) for unary, load in zip(self.unary, self.model.loads, strict=True)
-        )
+        for arc, j in enumerate(graph.other):
+            twin = graph.twin[arc]
+            i = int(graph.other[twin])
+            if i > j:
+                continue
+            own = self.messages[graph.held[arc] : graph.held[arc + 1]]
+            others = self.messages[graph.held[twin] : graph.held[twin + 1]]
+            cost = self.model.pairs[i, int(j)] - own[:, None] - others
+            at_least = (unary[i] - least[i])[:, None] + (unary[j] - least[j]) + cost
+            pairs[i, int(j)] = np.where(at_least <= slack, cost, np.inf)
+        priced = np.zeros(self.unary.size)
+        passes.add_price(graph, self.flat.memory, self.prices, priced)
+        costs = tuple(self.flat.split(self.unary - priced))
         return replace(self.model, costs=costs, pairs=pairs, prices=self.prices)
-
-
-def _priced(load: Load, prices: FloatArray) -> FloatArray:
-    """What each strategy's memory costs."""
-    before = np.concatenate([[0.0], np.cumsum(prices)])
-    return (before[load.spans[:, 1]] - before[load.spans[:, 0]]) @ load.usage

@@ -37,10 +37,10 @@ from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
 from planner.solve.model import Model, Offer
 
-RESOLUTION = 1e-9
-"""Of the gap: with some thousand terms, rounding leaves the bound short by a millionth of the gap."""
+RESOLUTION = 1e-12
+"""Of the gap: with some thousand terms, rounding leaves the bound short by a billionth of the gap."""
 
-OBJECTIVE_CAP = 2**50
+OBJECTIVE_CAP = 2**56
 """CP-SAT wants sums well inside 64 bits; a cost that reaches this is forbidden or rounded coarser."""
 
 MEMORY_CAP = 2**50
@@ -53,6 +53,11 @@ LITERALS_PER_SECOND = 500_000
 """How fast one is built: none is tried that would take the time that is left."""
 
 WORKERS = 2
+
+
+def is_small(model: Model) -> bool:
+    """Whether there is hope that CP-SAT closes the gap."""
+    return _literals(model) <= LITERALS
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def cheapest(
         lower_bound: on the cost, as known so far.
         offer: is handed each better assignment when it is found.
     """
-    if _too_large(model, clock):
+    if _literals(model) > LITERALS_PER_SECOND * clock.left_seconds:
         return IlpOutcome(None, lower_bound)
     unit = _unit(model, cutoff - lower_bound)
     program = _Program(model)
@@ -107,7 +112,7 @@ def leanest(model: Model, hint: IntArray, clock: Clock) -> IntArray:
         hint: an assignment that is possible; its peak is the first to beat.
     """
     least, most = float(model.base.max(initial=0.0)), float(model.usage(hint).max(initial=0.0))
-    if most <= least or _too_large(model, clock):
+    if most <= least or _literals(model) > min(LITERALS, LITERALS_PER_SECOND * clock.left_seconds):
         return hint
     program = _Program(model)
     program.add_costs(unit=1.0)
@@ -211,7 +216,11 @@ class _Program:
 
     def solve(self, offer: Offer, clock: Clock, seed: int) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = clock.left_seconds
+        if clock.counts_work:
+            solver.parameters.max_deterministic_time = clock.left_seconds
+            solver.parameters.interleave_search = True
+        else:
+            solver.parameters.max_time_in_seconds = clock.left_seconds
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed
         # CP-SAT's own way with Ctrl-C leaves the process deaf to later ones. In a thread it need not have one.
@@ -265,10 +274,6 @@ def _bytes_unit(model: Model) -> float:
     if top < MEMORY_CAP and (amounts == np.floor(amounts)).all():
         return float(np.gcd.reduce(amounts.astype(np.int64), initial=0)) or 1.0
     return top / MEMORY_CAP
-
-
-def _too_large(model: Model, clock: Clock) -> bool:
-    return _literals(model) > min(LITERALS, LITERALS_PER_SECOND * clock.left_seconds)
 
 
 def _literals(model: Model) -> int:

@@ -30,7 +30,7 @@ class Solution:
             "infeasible": proven that nothing fits.
             "unknown": neither an assignment that fits was found, nor a proof that there is none.
         seconds: how long it took.
-        method: what closed the gap or came last: "presolve", "elimination", "dual", "cp-sat", "neighbourhoods";
+        method: what closed the gap or came last: "presolve", "elimination", "dual", "cp-sat", "search";
             or "start", "interrupted".
     """
 
@@ -84,4 +84,4 @@ class Incumbent:
 
     def tell(self) -> None:
         if self.report is not None:
-            self.report(Progress(self.clock.seconds, self.cost, self.lower_bound))
+            self.report(Progress(self.clock.elapsed, self.cost, self.lower_bound))

@@ -49,6 +49,7 @@ class Model:
         prices: per row, the cost per byte that a bound put on it; a place to start from, no part of any cost.
         limit: bytes that may be live in any row; with `inf`, the peak over the rows is what is to be kept low.
         offset: the cost of whatever is picked.
+        grain: the costs of any two assignments differ by a multiple of this; 0 if nothing of the kind is known.
     """
 
     costs: tuple[FloatArray, ...]
@@ -58,6 +59,7 @@ class Model:
     prices: FloatArray
     limit: float
     offset: float = 0.0
+    grain: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -84,35 +86,77 @@ class Model:
         """Bytes above the limit in the worst row; not positive if the picks fit."""
         return float(self.usage(picks).max() - self.limit) if self.rows else -math.inf
 
+    def trivial_bound(self) -> float:
+        """Each part's own least."""
+        nodes = sum(float(costs.min()) for costs in self.costs)
+        return self.offset + nodes + sum(float(cost.min()) for cost in self.pairs.values())
+
+    def dearest(self) -> float:
+        """More than any possible assignment costs."""
+        total = self.offset
+        for part in (*self.costs, *self.pairs.values()):
+            total += float(part[np.isfinite(part)].max(initial=0.0))
+        return total
+
     def without_limit(self) -> Model:
         loads = tuple(Load.nothing(costs.size) for costs in self.costs)
         return replace(self, loads=loads, base=np.zeros(0), prices=np.zeros(0), limit=math.inf)
 
     @staticmethod
-    def from_problem(problem: Problem) -> Model:
+    def from_problem(problem: Problem, group: IntArray | None = None) -> Model:
         """The whole problem: parallel edges added up, loops put on their nodes, times merged into rows.
 
         Without a limit there are no rows.
+
+        Args:
+            group: for each node, the node of the model that it is merged into, where those of a group pick the same
+                strategy; by default each is its own.
         """
-        costs = [np.array(cost, dtype=np.float64) for cost in problem.costs]
+        group = np.arange(len(problem.costs)) if group is None else group
+        count = int(group.max(initial=-1)) + 1
+        costs: list[FloatArray] = [np.zeros(0)] * count
+        for node, cost in zip(group.tolist(), problem.costs, strict=True):
+            costs[node] = costs[node] + cost if costs[node].size else np.array(cost, dtype=np.float64)
         pairs: dict[Pair, FloatArray] = {}
-        for edge in problem.edges:
-            if edge.tail == edge.head:
-                costs[edge.tail] += np.diagonal(edge.cost)
+        for (tail, head, _), (times, matrix) in _alike(problem, group.tolist()).items():
+            cost = matrix if times == 1 else times * matrix
+            if tail == head:
+                costs[tail] += np.diagonal(cost)
                 continue
-            pair, cost = (edge.tail, edge.head), edge.cost
-            if edge.tail > edge.head:
-                pair, cost = (edge.head, edge.tail), edge.cost.T
+            pair, cost = ((tail, head), cost) if tail < head else ((head, tail), cost.T)
             pairs[pair] = pairs[pair] + cost if pair in pairs else cost
-        if problem.usage_limit is None:
-            loads = tuple(Load.nothing(cost.size) for cost in costs)
-            return Model(tuple(costs), pairs, loads, np.zeros(0), np.zeros(0), math.inf)
-        spans, rows = _row_spans(problem)
-        loads = tuple(
-            Load(span.reshape(1, 2), usage.reshape(1, -1)) if span[0] < span[1] else Load.nothing(usage.size)
-            for span, usage in zip(spans, problem.usages, strict=True)
-        )
-        return Model(tuple(costs), pairs, loads, np.zeros(rows), np.zeros(rows), problem.usage_limit)
+        loads = [Load.nothing(cost.size) for cost in costs]
+        limit, rows = math.inf, 0
+        if problem.usage_limit is not None:
+            limit = problem.usage_limit
+            spans, rows = _row_spans(problem)
+            for node, span, usage in zip(group.tolist(), spans, problem.usages, strict=True):
+                if span[0] < span[1]:
+                    loads[node] = joined(loads[node], Load(span.reshape(1, 2), usage.reshape(1, -1)))
+        nothing = np.zeros(rows)
+        return Model(tuple(costs), pairs, tuple(loads), nothing, nothing, limit, grain=_grain(problem))
+
+
+def joined(first: Load, second: Load) -> Load:
+    """One load that needs what both need; its spans may overlap, until `rows.disjoint` is called."""
+    if not (first.spans.size and second.spans.size):
+        return first if first.spans.size else second
+    return Load(np.concatenate([first.spans, second.spans]), np.concatenate([first.usage, second.usage]))
+
+
+def _alike(problem: Problem, group: list[int]) -> dict[tuple[int, int, int], tuple[int, FloatArray]]:
+    """How many edges there are with the same ends and the very same matrix, and that."""
+    found: dict[tuple[int, int, int], tuple[int, FloatArray]] = {}
+    for edge in problem.edges:
+        key = (group[edge.tail], group[edge.head], id(edge.cost))
+        found[key] = (found[key][0] + 1 if key in found else 1, edge.cost)
+    return found
+
+
+def _grain(problem: Problem) -> float:
+    """One if all costs are whole numbers, as in the contest's instances."""
+    parts = (*problem.costs, *{id(edge.cost): edge.cost for edge in problem.edges}.values())
+    return float(all((np.floor(part) == part).all() for part in parts))
 
 
 def _row_spans(problem: Problem) -> tuple[IntArray, int]:
@@ -197,3 +241,6 @@ def unreduced(model: Model) -> Reduction:
 
 Offer = Callable[[IntArray], None]
 """Takes the picks of a model as a candidate answer."""
+
+Report = Callable[[float], None]
+"""Takes a lower bound on what any assignment of a model costs."""

@@ -6,33 +6,32 @@
 - A node of one strategy is folded into its neighbours' costs and the base load.
 - A strategy goes when another is no worse whatever the neighbours pick, and needs no more memory anywhere.
 - A matrix that is a sum of a row's and a column's part moves to the nodes, and the pair is gone.
-- Memory that all strategies share is base load; rows that cannot reach the limit, or that repeat another, go.
+- A strategy goes, and a pair is forbidden, that does not fit even if all other nodes take as little memory as they can;
+  rows of memory go that cannot bind (`rows.py`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.problem import FloatArray, IntArray
 from planner.solve.clock import Clock
-from planner.solve.model import Given, Kept, Load, Model, Pair, Reduction, Step, unreduced
+from planner.solve.model import Given, Kept, Model, Pair, Reduction, Step, joined, unreduced
+from planner.solve.rows import Impossible, Room, disjoint, with_binding_rows
 
 DOMINANCE_ENTRIES = 300_000
 """Dominance compares all pairs of strategies over all of a neighbour's: skipped where that is more work than this."""
 
+VISIT_WORK = 1e5
+"""What looking at a node once counts for where work is limited: a tenth of a millisecond."""
+
 NOISE = 1e-12
 """Relative to the costs at hand: differences below are rounding, left by reparametrisation."""
-
-
-class Impossible(Exception):
-    """No assignment has finite cost, or none keeps within the limit."""
 
 
 def shrink(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] | None = None) -> Reduction:
@@ -48,6 +47,8 @@ def shrink(model: Model, clock: Clock, possible: Sequence[NDArray[np.bool_]] | N
     for node, keep in enumerate(possible or ()):
         draft.keep_only(node, keep)
     draft.settle(clock)
+    while draft.drop_too_large():
+        draft.settle(clock)
     return unreduced(model) if clock.expired else draft.freeze()
 
 
@@ -61,6 +62,7 @@ class _Draft:
         self.prices = model.prices
         self.limit = model.limit
         self.offset = model.offset
+        self.grain = model.grain
         self.links: list[dict[int, FloatArray]] = [{} for _ in model.costs]
         self.forbids: set[Pair] = set()
         for (i, j), cost in model.pairs.items():
@@ -76,6 +78,7 @@ class _Draft:
             self.queued[node] = False
             if self.alive[node]:
                 self.visit(node)
+                clock.work(VISIT_WORK)
 
     def visit(self, node: int) -> None:
         """Applies the first rule that changes something; whatever that touches is queued again, the node too."""
@@ -177,7 +180,7 @@ class _Draft:
                 moved = cost[follows]
                 known = self.links[leader].get(other)
                 self.link(leader, other, moved if known is None else known + moved)
-        self.loads[leader] = _together(self.loads[leader], self.loads[follower].keep(follows))
+        self.loads[leader] = joined(self.loads[leader], self.loads[follower].keep(follows))
         self.retire(follower, Given(follower, (leader,), follows))
         self.wake(leader)
 
@@ -201,6 +204,7 @@ class _Draft:
         size = self.costs[node].size
         if any(size * cost.size > DOMINANCE_ENTRIES for cost in self.links[node].values()):
             return False
+        self.loads[node] = disjoint(self.loads[node])
         instead = _undominated(self.costs[node], list(self.links[node].values()), self.loads[node].usage)
         kept = np.flatnonzero(instead == np.arange(size))
         if kept.size == size:
@@ -208,6 +212,31 @@ class _Draft:
         new_index = np.full(size, -1)
         new_index[kept] = np.arange(kept.size)
         self.keep(node, kept, new_index[instead])
+        return True
+
+    def drop_too_large(self) -> bool:
+        """Removes strategies and forbids pairs of them that never fit; whether there were any."""
+        if not self.base.size or math.isinf(self.limit):
+            return False
+        living = [node for node, alive in enumerate(self.alive) if alive and self.loads[node].spans.size]
+        for node in living:
+            self.loads[node] = disjoint(self.loads[node])
+        room = Room(self.base, [self.loads[node] for node in living], self.limit)
+        dropped = [self.keep_only(node, room.fits(self.loads[node])) for node in living]
+        around = {node: room.around(self.loads[node]) for node in living}
+        most = {node: float(np.ptp(self.loads[node].usage, axis=1).max()) for node in living}
+        near = [(i, j) for i in living for j in self.links[i] if i < j and j in around]
+        tight = [(i, j) for i, j in near if most[i] + most[j] > max(around[i], around[j])]
+        forbidden = [self.forbid(i, j, ~room.fit_together(self.loads[i], self.loads[j])) for i, j in tight]
+        return any(dropped) or any(forbidden)
+
+    def forbid(self, i: int, j: int, impossible: NDArray[np.bool_]) -> bool:
+        cost = self.links[i][j]
+        if not (impossible & np.isfinite(cost)).any():
+            return False
+        self.link(i, j, np.where(impossible, math.inf, cost))
+        self.wake(i)
+        self.wake(j)
         return True
 
     def freeze(self) -> Reduction:
@@ -221,7 +250,7 @@ class _Draft:
         }
         costs = tuple(self.costs[node] for node in nodes)
         loads = tuple(self.loads[node] for node in nodes)
-        model = Model(costs, pairs, loads, self.base, self.prices, self.limit, self.offset)
+        model = Model(costs, pairs, loads, self.base, self.prices, self.limit, self.offset, self.grain)
         model = with_binding_rows(model)
         return Reduction(model, tuple(nodes), tuple(self.steps), len(self.alive))
 
@@ -245,63 +274,3 @@ def _undominated(costs: FloatArray, links: list[FloatArray], usage: FloatArray) 
         if betters.size:
             instead[instead == weaker] = betters[0]
     return instead
-
-
-def _together(first: Load, second: Load) -> Load:
-    """One load that needs what both need, on spans that do not overlap."""
-    if not second.spans.size:
-        return first
-    spans = np.concatenate([first.spans, second.spans])
-    usage = np.concatenate([first.usage, second.usage])
-    cuts = np.unique(spans)
-    change = np.zeros((cuts.size, usage.shape[1]))
-    np.add.at(change, np.searchsorted(cuts, spans[:, 0]), usage)
-    np.add.at(change, np.searchsorted(cuts, spans[:, 1]), -usage)
-    merged = np.cumsum(change, axis=0)[:-1]
-    used = merged.any(axis=1)
-    return Load(np.stack([cuts[:-1], cuts[1:]], axis=1)[used], merged[used])
-
-
-def with_binding_rows(model: Model) -> Model:
-    """The model with only those rows where some assignment is above the limit, and what all strategies need as base.
-
-    Raises:
-        Impossible: a row is above the limit with the least that each node needs.
-    """
-    base = model.base.copy()
-    most = np.zeros(base.size + 1)
-    loads = []
-    for load in model.loads:
-        least = load.usage.min(axis=1)
-        for (first, last), usage in zip(load.spans, least, strict=True):
-            base[first:last] += usage
-        rest = load.usage - least[:, None]
-        varies = rest.any(axis=1)
-        spans, rest = load.spans[varies], rest[varies]
-        np.add.at(most, spans[:, 0], rest.max(axis=1))
-        np.add.at(most, spans[:, 1], -rest.max(axis=1))
-        loads.append(Load(spans, rest))
-    if base.size and base.max() > model.limit:
-        raise Impossible
-    # Without a limit the peak counts, and it is nowhere below the largest base.
-    matters_from = model.limit if math.isfinite(model.limit) else base.max(initial=0.0)
-    most_used = base + np.cumsum(most)[:-1]
-    binds = most_used > matters_from if math.isfinite(model.limit) else most_used >= matters_from
-    rows = _heaviest_of_alike(loads, base, binds)
-    loads = [_on_rows(load, np.searchsorted(rows, load.spans)) for load in loads]
-    return replace(model, loads=tuple(loads), base=base[rows], prices=model.prices[rows])
-
-
-def _heaviest_of_alike(loads: list[Load], base: FloatArray, binds: NDArray[np.bool_]) -> IntArray:
-    """Of the binding rows between which no load starts or ends, the one with the most base."""
-    if not binds.any():
-        return np.zeros(0, dtype=np.int64)
-    cuts = np.unique(np.concatenate([[0, base.size], *(load.spans.ravel() for load in loads)]))
-    weight = np.where(binds, base, -1.0)
-    heaviest = [first + int(np.argmax(weight[first:last])) for first, last in itertools.pairwise(cuts)]
-    return np.array([row for row in heaviest if binds[row]], dtype=np.int64)
-
-
-def _on_rows(load: Load, spans: IntArray) -> Load:
-    there = spans[:, 0] < spans[:, 1]
-    return Load(spans[there], load.usage[there])

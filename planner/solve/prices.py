@@ -16,9 +16,6 @@ from planner.problem import FloatArray
 FIRST_LEVEL = 0.05
 """Of the first bound: how far above it the first target is, unless half the gap is less."""
 
-STALL = 0.02
-"""The bound has stalled when the target is nearer than this part of the gap, or of its first distance."""
-
 FRESH = 0.3
 """The part of the newest subgradient in the direction."""
 
@@ -33,24 +30,20 @@ UP, DOWN = 1.2, 0.5
 
 
 class PriceSteps:
-    """Proposes prices; told the bound that each came to.
-
-    Attributes:
-        reach: how far above the best bound the target is; small when little more can be hoped for.
-    """
+    """Proposes prices; told the bound that each came to."""
 
     def __init__(self, prices: FloatArray):
         self.prices = prices
         self.best_prices = prices
         self.best = -np.inf
-        self.reach = self.first_reach = np.inf
+        self.reach = np.inf  # how far above the best bound the target is
         self.direction: FloatArray | None = None
         self.failures = 0
 
     def heard(self, bound: float, gap: float) -> bool:
         """Takes note of the bound at the last proposed prices; whether it is the best so far."""
         if not np.isfinite(self.best):
-            self.reach = self.first_reach = min(FIRST_LEVEL * abs(bound) or gap, gap / 2)
+            self.reach = min(FIRST_LEVEL * abs(bound) or gap, gap / 2)
         if bound > self.best + GOOD_RISE * self.reach:
             self.failures = 0
             self.reach *= UP
@@ -60,10 +53,6 @@ class PriceSteps:
         if improved:
             self.best, self.best_prices = bound, self.prices
         return improved
-
-    def stalled(self, gap: float) -> bool:
-        # The gap alone says little while only bad assignments are known.
-        return bool(np.isfinite(self.best)) and self.reach <= STALL * min(gap, self.first_reach)
 
     def give_up(self) -> bool:
         """Whether to return to the best prices, with a lower target."""

@@ -1,6 +1,12 @@
-"""Local search: change one node's pick, or those of two neighbours, as long as that pays.
+"""Local search for cheap assignments that fit.
 
-Memory is a hard limit, or a penalty per byte above it while an assignment that fits is still looked for.
+The moves are exact: the best joint choice for a random tree of nodes, all others left alone (`trees.py`). They are made
+for costs with a price on each byte in each row, and those prices are tuned until the limit just holds: they rise in the
+rows that are above it, and fall slowly once none is. Whenever all rows fit, a copy of the assignment goes down the same
+moves for the costs alone, within the limit, and is a candidate for the answer.
+
+Memory as prices that are tuned until it just holds, instead of moves that it forbids, is what the best entries of the
+ASPLOS 2025 contest did (there per node: "Soft Constraints, Strong Solutions", Staudt, Blacher et al.).
 """
 
 from __future__ import annotations
@@ -10,130 +16,129 @@ import math
 import numpy as np
 
 from planner.problem import FloatArray, IntArray
-from planner.solve.clock import Clock
-from planner.solve.model import Model
+from planner.solve import passes, trees
+from planner.solve.flat import Flat, Graph
 
-PENALTY_STEPS = 24
-"""Repair doubles its penalty this often before it gives up: from one byte that hardly counts to one that decides."""
+TREE_NODES = 30
+"""The largest trees; sizes are drawn from one to this."""
 
-JOINT_TRIES = 6
-"""How many of the best joint changes of two neighbours are tried against the limit."""
+LOOKS = 5.0
+"""How often a step looks at each node, on average."""
 
-IMPROVES = 1e-12
-"""Relative to the cost: smaller gains are rounding."""
+TREE_WORK = 5.0
+"""What a number that a tree looks at counts: they lie scattered, so it takes longer than one in a pass over all."""
+
+PRESSURE = 3e-3
+"""By how much a first rise of the prices makes the rows above the limit dearer, relative to all costs."""
+
+RELIEF = 0.02
+"""The part by which a first fall of the prices makes memory cheaper."""
+
+COOLING, COLD = 0.97, 0.05
+"""What rises and falls are multiplied by after a step that found nothing better, and when they start anew."""
+
+POLISH_WITHIN = 0.01
+"""A candidate this much dearer than the best, relatively, goes on until its moves end; a worse one does not."""
 
 
 class Search:
-    """Local search on one model."""
+    """The state of one search: an assignment that need not fit, and prices.
 
-    def __init__(self, model: Model):
-        self.model = model
-        # rows[i] holds (j, matrix) with the neighbour's strategies as rows: one row is what its pick costs i.
-        self.rows: list[list[tuple[int, FloatArray]]] = [[] for _ in model.costs]
-        for (i, j), cost in model.pairs.items():
-            self.rows[i].append((j, np.ascontiguousarray(cost.T)))
-            self.rows[j].append((i, np.ascontiguousarray(cost)))
+    Attributes:
+        best: the best assignment found that fits, or None.
+        best_cost: what it costs, less the model's offset.
+    """
 
-    def improve(self, picks: IntArray, clock: Clock) -> IntArray | None:
-        """Picks no worse than these, brought within the limit if they are not; None if that was not managed."""
-        walk = _Walk(self, picks)
-        if walk.excess() > 0:
-            self._repair(walk, clock)
-        if walk.excess() > 0:
-            return None
-        walk.descend(clock, penalty=math.inf)
-        return walk.picks if math.isfinite(self.model.cost(walk.picks)) else None
+    def __init__(self, flat: Flat, limit: float, start: IntArray, prices: FloatArray, seed: int):
+        self.flat = flat
+        self.limit = limit
+        self.graph, self.forbidden = _with_finite_entries(flat)
+        self.random = np.random.default_rng(seed)
+        self.tree = trees.tree(flat.graph, TREE_NODES)
+        self.picks = start.copy()
+        self.prices = prices
+        self.swing = 1.0
+        self.best: IntArray | None = None
+        self.best_cost = math.inf
+        spans = np.diff(flat.memory.spans)
+        degrees = np.diff(flat.graph.arcs)
+        self.look_work = int((np.diff(flat.graph.start) * (degrees + 2 * spans + 1)).sum())
 
-    def _repair(self, walk: _Walk, clock: Clock) -> None:
-        scale = sum(float(np.ptp(costs)) for costs in self.model.costs) or 1.0
-        penalty = scale / self.model.limit * 2.0 ** (-PENALTY_STEPS / 2) if self.model.limit else 1.0
-        for _ in range(PENALTY_STEPS):
-            walk.sweep(clock, penalty)
-            if walk.excess() <= 0:
-                return
-            penalty *= 2.0
+    def run(self, work: float, picks: IntArray | None = None, prices: FloatArray | None = None) -> float:
+        """Steps until so much work is done; returns how much was.
+
+        Args:
+            picks, prices: of another search or of a bound; taken over if, at those prices, that is the better start.
+        """
+        done = 0.0
+        if picks is not None and prices is not None:
+            done += self._consider(picks.copy(), prices)
+        while done < work:
+            done += self._step()
+        return done
+
+    def _consider(self, picks: IntArray, prices: FloatArray) -> float:
+        work = self._improve(picks, self._priced(prices), math.inf)
+        theirs, ours = (
+            self._cost(each) + float(prices @ passes.live_bytes(self.flat.memory, each)) for each in (picks, self.picks)
+        )
+        if theirs < ours:
+            self.picks, self.prices, self.swing = picks, prices, 1.0
+        return work
+
+    def _step(self) -> float:
+        """Moves at the present prices, then other prices."""
+        work = self._improve(self.picks, self._priced(self.prices), self.limit)
+        over = np.maximum(0.0, passes.live_bytes(self.flat.memory, self.picks) - self.limit)
+        if over.any():
+            rise = PRESSURE * self.swing * abs(self._cost(self.picks))
+            self.prices = self.prices + rise / float(over @ over) * over
+            return work
+        self.prices = self.prices * (1.0 - RELIEF * self.swing)
+        return work + self._polish(self.picks.copy())
+
+    def _polish(self, picks: IntArray) -> float:
+        """Takes an assignment that fits down to where no move pays, and keeps it if it is the best."""
+        work, cost, before = 0.0, self._cost(picks), math.inf
+        while cost < before and cost <= (1 + POLISH_WITHIN) * self.best_cost:
+            work += self._improve(picks, self.flat.costs, self.limit)
+            cost, before = self._cost(picks), cost
+        if cost < min(self.best_cost, self.forbidden):
+            self.best, self.best_cost = picks, cost
+        else:
+            self.swing = self.swing * COOLING if self.swing > COLD else 1.0
+        return work
+
+    def _improve(self, picks: IntArray, costs: FloatArray, limit: float) -> float:
+        live = passes.live_bytes(self.flat.memory, picks)
+        work = trees.improve(
+            self.graph,
+            self.flat.memory,
+            trees.peaks(live),
+            max(limit, float(live.max(initial=0.0))),
+            costs,
+            picks,
+            self.tree,
+            int(LOOKS * self.look_work),
+            self.random,
+        )
+        return TREE_WORK * work
+
+    def _priced(self, prices: FloatArray) -> FloatArray:
+        costs = self.flat.costs.copy()
+        passes.add_price(self.flat.graph, self.flat.memory, prices, costs)
+        return costs
+
+    def _cost(self, picks: IntArray) -> float:
+        return passes.cost(self.graph, self.flat.costs, picks)
 
 
-class _Walk:
-    """An assignment on its way, with the bytes it has live in each row."""
+def _with_finite_entries(flat: Flat) -> tuple[Graph, float]:
+    """The graph with something finite, more than all costs together, where a pair is forbidden; and that something.
 
-    def __init__(self, search: Search, picks: IntArray):
-        self.search = search
-        self.model = search.model
-        self.picks = np.array(picks, dtype=np.int64)
-        self.usage = self.model.usage(self.picks)
-        self.smallest_gain = IMPROVES * abs(self.model.cost(self.picks))
-        if not math.isfinite(self.smallest_gain):
-            self.smallest_gain = 0.0
-
-    def excess(self) -> float:
-        return float(self.usage.max() - self.model.limit) if self.usage.size else -math.inf
-
-    def descend(self, clock: Clock, penalty: float) -> None:
-        """Until neither one node nor two neighbours can do better."""
-        while not clock.expired:
-            self.sweep(clock, penalty)
-            moved = [self.move_pair(i, j) for i, j in self.model.pairs if not clock.expired]
-            if not any(moved):
-                return
-
-    def sweep(self, clock: Clock, penalty: float) -> None:
-        """Each node in turn takes its best pick, until none changes."""
-        changed = True
-        while changed and not clock.expired:
-            changed = False
-            for node in range(self.picks.size):
-                changed |= self.move(node, penalty)
-
-    def move(self, node: int, penalty: float) -> bool:
-        score = self.scores(node, penalty)
-        best = int(score.argmin())
-        if not score[best] < score[self.picks[node]] - self.smallest_gain:
-            return False
-        self.set(node, best)
-        return True
-
-    def scores(self, node: int, penalty: float = 0.0, without: int = -1) -> FloatArray:
-        """What each strategy of a node costs, given the other nodes' picks, or those of all but one."""
-        score = self.model.costs[node]
-        for other, rows in self.search.rows[node]:
-            if other != without:
-                score = score + rows[self.picks[other]]
-        load = self.model.loads[node]
-        if load.spans.size and penalty:
-            over = np.maximum(0.0, load.usage + self.left_by_others(node)[:, None]).sum(axis=0)
-            score = score + (np.where(over > 0, math.inf, 0.0) if math.isinf(penalty) else penalty * over)
-        return score
-
-    def left_by_others(self, node: int) -> FloatArray:
-        """For each span of a node's load, how far the others' usage is above the limit; negative if below."""
-        load = self.model.loads[node]
-        edges = load.spans.ravel()
-        # The maxima between edges are of spans and gaps in turn; without the last edge where that is the end.
-        peaks = np.maximum.reduceat(self.usage, edges[: -1 if edges[-1] == self.usage.size else None])[::2]
-        return peaks - load.usage[:, self.picks[node]] - self.model.limit
-
-    def set(self, node: int, pick: int) -> None:
-        load = self.model.loads[node]
-        more = load.usage[:, pick] - load.usage[:, self.picks[node]]
-        for (first, last), change in zip(load.spans, more, strict=True):
-            self.usage[first:last] += change
-        self.picks[node] = pick
-
-    def move_pair(self, i: int, j: int) -> bool:
-        """Changes two neighbours at once if that pays and fits."""
-        old_i, old_j = int(self.picks[i]), int(self.picks[j])
-        cost = self.model.pairs[i, j]
-        joint = (self.scores(i, without=j)[:, None] + self.scores(j, without=i) + cost).ravel()
-        now = joint[old_i * cost.shape[1] + old_j]
-        tries = np.argpartition(joint, JOINT_TRIES)[:JOINT_TRIES] if joint.size > JOINT_TRIES else np.arange(joint.size)
-        for choice in tries[np.argsort(joint[tries])]:
-            if not joint[choice] < now - self.smallest_gain:
-                return False
-            self.set(i, int(choice) // cost.shape[1])
-            self.set(j, int(choice) % cost.shape[1])
-            if self.excess() <= 0:
-                return True
-            self.set(i, old_i)
-            self.set(j, old_j)
-        return False
+    So a search can begin with pairs that are forbidden, and leaves them as soon as it can.
+    """
+    entries = flat.graph.entries
+    finite = entries[np.isfinite(entries)]
+    forbidden = 1.0 + np.abs(flat.costs).sum() + np.abs(finite).max(initial=0.0) * flat.graph.other.size
+    return flat.graph._replace(entries=np.where(np.isfinite(entries), entries, forbidden)), float(forbidden)

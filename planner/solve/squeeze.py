@@ -1,82 +1,122 @@
 """Closes in on a model's optimum from both sides until they meet.
 
-Each round: presolve; eliminate exactly if the tables are small enough; else raise the dual bound and look for better
-assignments around what it decodes; then remove every strategy and every pair of strategies that can only be in
-assignments worse than the best one known. The costs that go into the next round are the reparametrised ones, so nothing
-that was learned is lost. What rounds cannot close goes to CP-SAT, and what is too large for that to local search over
-neighbourhoods.
+Each round: presolve; eliminate exactly if the tables are small enough; else raise the dual bound, with a search for
+better assignments beside it, until little more comes of it; then remove every strategy and every pair of strategies
+that can only be in assignments worse than the best one known. The costs that go into the next round are the
+reparametrised ones, so nothing that was learned is lost. What rounds cannot close goes to CP-SAT if it is small enough;
+in what is too large for that, the search goes on for as long as there is time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 
 from planner.problem import IntArray
 from planner.solve import ilp
-from planner.solve.bound import Dual
 from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
-from planner.solve.model import Model, Offer, Reduction
-from planner.solve.neighbourhoods import search_neighbourhoods
-from planner.solve.presolve import Impossible, shrink
-from planner.solve.search import Search
+from planner.solve.explore import Explorer
+from planner.solve.known import Known, Outcome
+from planner.solve.model import Model, Offer, Report
+from planner.solve.presolve import shrink
+from planner.solve.rows import Impossible
 
-TOLERANCE = 1e-9
-"""Relative: a bound this near to the cost proves it. Sums of some thousand floats differ by less in another order."""
-
-METHODS = ("presolve", "elimination", "dual", "cp-sat", "neighbourhoods")
+METHODS = ("presolve", "elimination", "dual", "cp-sat", "search")
 """What can close a gap or come last, in the order in which they are tried."""
-
-PASSES = 8
-"""Passes of the dual between two looks for better assignments."""
 
 ROUND_SHRINKS = 0.85
 """A new round starts when at most this part of the strategies is left."""
 
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What is known of a model.
-
-    Attributes:
-        picks: the best assignment that was found or given, or None.
-        cost: its cost, or `inf`.
-        lower_bound: on the cost of every assignment that fits.
-        method: what closed the gap, or came last.
-    """
-
-    picks: IntArray | None
-    cost: float
-    lower_bound: float
-    method: str
+FREE_STRATEGIES = 20_000
+"""The largest model whose optimum without its limit is looked for: a second for presolve."""
 
 
-def is_closed(cost: float, lower_bound: float) -> bool:
-    return math.isfinite(cost) and cost - lower_bound <= TOLERANCE * max(abs(cost), abs(lower_bound))
-
-
-def close_gap(model: Model, start: IntArray | None, cutoff: float, offer: Offer, clock: Clock, seed: int) -> Outcome:
+def close_gap(
+    model: Model, start: IntArray | None, cutoff: float, offer: Offer, report: Report, clock: Clock, seed: int
+) -> Outcome:
     """The best assignment of a presolved model that fits, and a bound on all of them.
 
     Args:
         start: an assignment to begin with, or None; it need not fit.
         cutoff: only assignments below this cost are looked for; `inf` for any.
         offer: is handed each better assignment when it is found.
+        report: is told each better bound.
     """
-    state = _State(model, cutoff, offer)
+    known = Known(model, cutoff, offer, report)
     if start is not None:
-        state.take(start)
+        known.take(start)
     try:
-        method = state.run(clock, seed)
+        method = _rounds(known, clock, seed)
     except Impossible:
-        state.lower_bound, method = math.inf, "presolve"
-    # What was pruned costs at least the cutoff: a bound on the rest is only good up to there.
-    return Outcome(state.picks, state.cost, min(state.lower_bound, state.cutoff), method)
+        known.lower_bound, method = math.inf, "presolve"
+    return known.outcome(method)
+
+
+def _rounds(known: Known, clock: Clock, seed: int) -> str:
+    """Rounds, then what suits what they leave; returns what came last."""
+    explorer = Explorer(known, seed)
+    model, shrinking = known.model, True
+    while shrinking:
+        if clock.expired or known.closed:
+            return "presolve"
+        model = known.reduce(fold_chains(model))
+        if _eliminated(known, model):
+            return "elimination"
+        dual = explorer.raise_bound(model, ROUND_SHRINKS * model.strategies, clock)
+        if clock.expired or known.closed:
+            return "dual"
+        pruned = known.reduce(shrink(dual.reparametrised(known.prune_above), clock, dual.possible))
+        shrinking = pruned.strategies <= ROUND_SHRINKS * model.strategies
+        model = pruned
+    if clock.expired:
+        return "dual"
+    if _eliminated(known, model):
+        return "elimination"
+    if ilp.is_small(model):
+        _program(known, model, clock, seed)
+        return "cp-sat"
+    explorer.search_on(clock)
+    return "search"
+
+
+def _eliminated(known: Known, model: Model) -> bool:
+    """Solves the model exactly if its tables are small enough."""
+    reduction = eliminate(model)
+    if reduction is None:
+        return False
+    known.reduce(reduction)
+    known.raise_bound(reduction.model.offset)
+    known.take(np.zeros(0, dtype=np.int64))
+    return True
+
+
+def _program(known: Known, model: Model, clock: Clock, seed: int) -> None:
+    outcome = ilp.cheapest(model, known.near(), known.prune_above, known.lower_bound, known.take, clock, seed)
+    known.raise_bound(outcome.lower_bound)
+    if outcome.picks is not None:
+        known.take(outcome.picks)
+
+
+def cheapest_without_limit(model: Model, clock: Clock) -> Outcome | None:
+    """The optimum of a presolved model without its limit, where elimination finds it soon.
+
+    Raises:
+        Impossible: no assignment has finite cost.
+    """
+    if model.strategies > FREE_STRATEGIES:
+        return None
+    reduction = shrink(model.without_limit(), clock)
+    folded = fold_chains(reduction.model)
+    whole = eliminate(folded.model)
+    if whole is None:
+        return None
+    picks = reduction.lift(folded.lift(whole.lift(np.zeros(0, dtype=np.int64))))
+    return Outcome(picks, model.cost(picks), whole.model.offset, "elimination")
 
 
 def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: Clock, seed: int) -> Outcome:
@@ -90,12 +130,12 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
     picks = cheapest if start is None else reduction.project(start)
     if clock.expired:
         picks = reduction.lift(picks)
-        return Outcome(picks, model.cost(picks), trivial_bound(model), "presolve")
+        return Outcome(picks, model.cost(picks), model.trivial_bound(), "presolve")
     lower_bound = reduction.model.offset
     methods = {"presolve"}
     try:
         for nodes, part in _parts(reduction.model):
-            outcome = close_gap(part, picks[nodes], math.inf, lambda found: None, clock, seed)
+            outcome = close_gap(part, picks[nodes], math.inf, _unheard, _unheard, clock, seed)
             lower_bound += outcome.lower_bound
             picks[nodes] = picks[nodes] if outcome.picks is None else outcome.picks
             methods.add(outcome.method)
@@ -103,6 +143,10 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
         picks = reduction.lift(picks)
         offer(picks)
     return Outcome(picks, model.cost(picks), lower_bound, max(methods, key=METHODS.index))
+
+
+def _unheard(_: object) -> None:
+    """Of a part, only what comes in the end counts."""
 
 
 def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:
@@ -117,138 +161,3 @@ def _parts(model: Model) -> Iterator[tuple[list[int], Model]]:
         costs = tuple(model.costs[node] for node in nodes)
         loads = tuple(model.loads[node] for node in nodes)
         yield nodes, replace(model, costs=costs, pairs=pairs, loads=loads, offset=0.0)
-
-
-class _State:
-    """The best of one model so far. The rounds work on smaller models; `reductions` lead back."""
-
-    def __init__(self, model: Model, cutoff: float, offer: Offer):
-        self.whole = model
-        self.offer = offer
-        self.picks: IntArray | None = None
-        self.cost = math.inf
-        self.cutoff = cutoff
-        self.dearest = dearest(model)
-        self.lower_bound = trivial_bound(model)
-        self.reductions: list[Reduction] = []
-
-    def take(self, picks: IntArray) -> None:
-        """Considers an assignment of the whole model."""
-        cost = self.whole.cost(picks)
-        if cost < self.cost and self.whole.excess(picks) <= 0:
-            self.picks, self.cost = picks, cost
-            self.cutoff = min(self.cutoff, cost)
-            self.offer(picks)
-
-    def take_reduced(self, picks: IntArray) -> None:
-        for reduction in reversed(self.reductions):
-            picks = reduction.lift(picks)
-        self.take(picks)
-
-    def reduce(self, reduction: Reduction) -> Model:
-        self.reductions.append(reduction)
-        return reduction.model
-
-    @property
-    def ceiling(self) -> float:
-        """No assignment that is still looked for costs more: the cutoff, or what the dearest choices add up to."""
-        return min(self.cutoff, self.dearest)
-
-    @property
-    def prune_above(self) -> float:
-        """A little more than the ceiling, for rounding."""
-        return self.ceiling + TOLERANCE * abs(self.ceiling)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the bound meets the cutoff, or says that there is nothing below it."""
-        return self.lower_bound == math.inf or is_closed(self.cutoff, self.lower_bound)
-
-    def run(self, clock: Clock, seed: int) -> str:
-        """Rounds, then CP-SAT on what is left; returns what came last."""
-        model = self.whole
-        shrinking = True
-        while shrinking:
-            if clock.expired or self.closed:
-                return "presolve"
-            model = self.reduce(fold_chains(model))
-            if self.eliminated(model):
-                return "elimination"
-            dual = Dual(model)
-            self.ascend(dual, clock)
-            if clock.expired or self.closed:
-                return "dual"
-            pruned = self.reduce(shrink(dual.reparametrised(self.prune_above), clock, dual.possible))
-            shrinking = pruned.strategies <= ROUND_SHRINKS * model.strategies
-            model = pruned
-        if clock.expired:
-            return "dual"
-        if self.eliminated(model):
-            return "elimination"
-        self.program(model, clock, seed)
-        if clock.expired or self.closed:
-            return "cp-sat"
-        self.polish(model, clock, seed)
-        return "neighbourhoods"
-
-    def eliminated(self, model: Model) -> bool:
-        """Solves the model exactly if its tables are small enough."""
-        reduction = eliminate(model)
-        if reduction is None:
-            return False
-        self.reduce(reduction)
-        self.lower_bound = max(self.lower_bound, reduction.model.offset)
-        self.take_reduced(np.zeros(0, dtype=np.int64))
-        return True
-
-    def ascend(self, dual: Dual, clock: Clock) -> None:
-        """Raises the bound and takes what it decodes, until much can be pruned, the gap is closed or nothing moves."""
-        search = Search(dual.model)
-        while not self.closed and not dual.stalled(self.ceiling):
-            picks = dual.ascend(PASSES, self.prune_above, clock)
-            if picks is None:
-                return
-            self.lower_bound = max(self.lower_bound, dual.lower_bound)
-            if self.lower_bound > self.prune_above:
-                raise Impossible
-            found = search.improve(picks, clock)
-            if found is not None:
-                self.take_reduced(found)
-            if sum(int(possible.sum()) for possible in dual.possible) <= ROUND_SHRINKS * dual.model.strategies:
-                return
-
-    def program(self, model: Model, clock: Clock, seed: int) -> None:
-        outcome = ilp.cheapest(
-            model, self.near(model, clock), self.prune_above, self.lower_bound, self.take_reduced, clock, seed
-        )
-        self.lower_bound = max(self.lower_bound, outcome.lower_bound)
-        if outcome.picks is not None:
-            self.take_reduced(outcome.picks)
-
-    def polish(self, model: Model, clock: Clock, seed: int) -> None:
-        start = self.near(model, clock)
-        if start is not None:
-            search_neighbourhoods(model, start, self.take_reduced, clock, seed)
-
-    def near(self, model: Model, clock: Clock) -> IntArray | None:
-        """The best assignment as one of a reduced model, or one near it that fits."""
-        if self.picks is None:
-            return None
-        picks = self.picks
-        for reduction in self.reductions:
-            picks = reduction.project(picks)
-        return Search(model).improve(picks, clock)
-
-
-def trivial_bound(model: Model) -> float:
-    """Each part's own least."""
-    nodes = sum(float(costs.min()) for costs in model.costs)
-    return model.offset + nodes + sum(float(cost.min()) for cost in model.pairs.values())
-
-
-def dearest(model: Model) -> float:
-    """More than any possible assignment costs."""
-    total = model.offset
-    for part in (*model.costs, *model.pairs.values()):
-        total += float(part[np.isfinite(part)].max(initial=0.0))
-    return total
