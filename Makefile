@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
+.PHONY: setup test test-kills demo lint bench-plans bench-plan-time bench-predict bench-audit bench-published clean
 
 setup: .venv/installed
 
@@ -23,6 +23,9 @@ setup: .venv/installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-kills: setup
+	KILLS=20 $(BIN)/python -m pytest tests/test_runner.py -k killed
 
 demo: setup
 	$(BIN)/meshwright demo

@@ -1,0 +1,96 @@
+"""Figures over all cases: how the plan stands, and how good predictions are."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from experiments.report.data import Results
+from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, QUIET, domain
+
+WITHIN = 0.35
+"""Relative error that the scatter shades."""
+NUMBER = ".3~s"
+LEAST_ROWS = 2
+
+
+def against_plan(results: Results) -> alt.LayerChart | None:
+    """Measured step time of every layout over that of the plan, a line for each case."""
+    steps = results.steps.dropna(subset=["measured"])
+    planned = steps[steps.strategy == "planned"].set_index("case").measured
+    others = steps[steps.case.isin(planned.index) & (steps.strategy != "planned")]
+    if others.empty:
+        return None
+    times = planned.loc[others.case].to_numpy()
+    frame = others.assign(ratio=others.measured / times, low=others.low / times, high=others.high / times)
+    frame = frame.assign(measured_ms=frame.measured * 1e3, planned_ms=times * 1e3)
+    names, colours = domain(KIND_COLOURS, list(frame.kind))
+    span = [min(0.8, frame.ratio.min() * 0.95), frame.ratio.max() * 1.05]
+    place = alt.Y("case:N", title=None, sort=None)
+    dots = (
+        alt.Chart(frame.drop(columns="row"))
+        .mark_circle(size=90, opacity=0.85)
+        .encode(
+            x=alt.X(
+                "ratio:Q",
+                title="measured step time over the plan's; right of 1 the plan is faster",
+                scale=alt.Scale(type="log", domain=span, nice=False),
+                axis=alt.Axis(format="~g", tickCount=6),
+            ),
+            y=place,
+            color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
+            tooltip=[
+                alt.Tooltip("strategy:N", title="layout"),
+                alt.Tooltip("ratio:Q", title="times the plan's", format=".3~g"),
+                alt.Tooltip("measured_ms:Q", title="measured, ms", format=".3~g"),
+                alt.Tooltip("planned_ms:Q", title="the plan, ms", format=".3~g"),
+            ],
+        )
+    )
+    one = alt.Chart(pd.DataFrame({"ratio": [1.0]})).mark_rule(color=KIND_COLOURS["planned"], size=2).encode(x="ratio:Q")
+    return alt.layer(one, dots).properties(height=alt.Step(34))
+
+
+def predicted_against_measured(results: Results) -> alt.LayerChart | None:
+    """A point for each case and layout; perfect predictions lie on the diagonal."""
+    steps = results.steps.dropna(subset=["measured", "predicted"])
+    if steps.empty:
+        return None
+    frame = steps.assign(predicted_ms=steps.predicted * 1e3, measured_ms=steps.measured * 1e3)
+    least = 0.7 * float(frame[["predicted_ms", "measured_ms"]].min().min())
+    most = 1.4 * float(frame[["predicted_ms", "measured_ms"]].max().max())
+    ends = np.geomspace(least, most, 2)
+    lines = pd.DataFrame({"x": ends, "exact": ends, "low": ends * (1 - WITHIN), "high": ends * (1 + WITHIN)})
+    scale = alt.Scale(type="log", domain=[least, most], nice=False)
+    axis = alt.Axis(format="~s", tickCount=5)
+    band = alt.Chart(lines).mark_area(color=INK, opacity=0.07, clip=True)
+    cases = results.cases
+    points = (
+        alt.Chart(frame.drop(columns="row"))
+        .mark_point(filled=True, size=70, opacity=0.85)
+        .encode(
+            x=alt.X("measured_ms:Q", title="measured, ms per step", scale=scale, axis=axis),
+            y=alt.Y("predicted_ms:Q", title="predicted, ms per step", scale=scale, axis=axis),
+            color=alt.Color(
+                "case:N",
+                scale=alt.Scale(domain=cases, range=[CATEGORIES[at % len(CATEGORIES)] for at in range(len(cases))]),
+                legend=alt.Legend(columns=2) if len(cases) <= len(CATEGORIES) else None,
+            ),
+            shape=alt.Shape(
+                "kind:N",
+                scale=alt.Scale(
+                    domain=[*KIND_COLOURS], range=["diamond", "circle", "square", "triangle-up"]
+                ),
+                legend=alt.Legend(symbolFillColor=QUIET, symbolStrokeColor=QUIET),
+            ),
+            tooltip=[
+                alt.Tooltip("case:N", title="case"),
+                alt.Tooltip("strategy:N", title="layout"),
+                alt.Tooltip("measured_ms:Q", title="measured, ms", format=".3~g"),
+                alt.Tooltip("predicted_ms:Q", title="predicted, ms", format=".3~g"),
+            ],
+        )
+    )
+    exact = alt.Chart(lines).mark_line(color=QUIET, size=1, clip=True).encode(x="x:Q", y="exact:Q")
+    return alt.layer(band.encode(x="x:Q", y="low:Q", y2="high:Q"), exact, points).properties(height=380)
