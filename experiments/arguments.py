@@ -82,7 +82,10 @@ def filled(example_args: tuple[Any, ...], key: jax.Array) -> tuple[Any, ...]:
     """The arguments themselves where they are arrays; for shapes normal numbers, or zeros where those are no floats."""
     leaves, tree = jax.tree.flatten(example_args)
     keys = jax.random.split(key, len(leaves))
-    made = [_array(leaf, each) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf, each in zip(leaves, keys, strict=True)]
+    made = [
+        _array(leaf, each) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        for leaf, each in zip(leaves, keys, strict=True)
+    ]
     return tuple(jax.tree.unflatten(tree, made))
 
 

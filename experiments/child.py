@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import psutil
 
-
 Reason = Literal["error", "crash", "time-out", "out of memory"]
 
 POLL_SECONDS = 0.1

@@ -72,7 +72,8 @@ def compare(before: Path, after: Path) -> Comparison:
     within = float(np.sqrt((pairs.error**2).mean()))
     groups = pairs.groupby(LAYOUT, sort=False)
     freedom = len(pairs) - len(groups)
-    between = math.sqrt(float(((pairs.change - groups.change.transform("mean")) ** 2).sum()) / freedom) if freedom else 0.0
+    scatter = float(((pairs.change - groups.change.transform("mean")) ** 2).sum())
+    between = math.sqrt(scatter / freedom) if freedom else 0.0
     noise = max(within, between)
     table = _judged(groups.agg(change=("change", "mean"), pairs=("change", "size")).reset_index(), noise, freedom)
     return Comparison(
@@ -121,10 +122,10 @@ def comparison_text(before: Path, after: Path) -> str:
         part = found.table[found.table.verdict == verdict]
         part = part.sort_values("ratio", ascending=verdict != "slower")
         lines += [f"{verdict.capitalize()}: {len(part) or 'none'}", *map(_line, part.to_dict("records")), ""]
-    seen = "between repeats" if found.repeated else "within runs alone: nothing was repeated, so that it is too little"
+    seen = "seen between repeats" if found.repeated else "seen within runs; between them, there is more"
     lines += [
-        f"All {len(found.table)} layouts together: {found.ratio:.3f}. The directories were measured one after the other:",
-        "a machine that changed its speed meanwhile moves them all alike.",
+        f"All {len(found.table)} layouts together: {found.ratio:.3f}. The directories were measured one after the",
+        "other: a machine that changed its speed meanwhile moves them all alike.",
         f"Noise of a pair of runs: {found.noise:.1%}, {seen}.",
     ]
     for count, where in ((found.only_before, before), (found.only_after, after)):
@@ -135,4 +136,5 @@ def comparison_text(before: Path, after: Path) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     name = f"{row['workload']} on {row['mesh']}, {row['strategy']}"
-    return f"  {name:<44} {row['ratio']:.3f}  ({row['low']:.3f} to {row['high']:.3f}, {row['pairs']} pairs)"
+    pairs = "1 pair" if row["pairs"] == 1 else f"{row['pairs']} pairs"
+    return f"  {name:<44} {row['ratio']:.3f}  ({row['low']:.3f} to {row['high']:.3f}, {pairs})"

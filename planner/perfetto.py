@@ -104,9 +104,7 @@ def _span(name: str, thread: int, start: float, seconds: float, about: Event) ->
 def _memory(curve: MemoryCurve, reached: dict[int, float], end: float) -> Iterator[Event]:
     """A counter; what happens inside a loop counts where the loop is reached."""
     points = sorted(reached)
-    for time, *nbytes in zip(
-        curve.times, curve.argument_bytes, curve.result_bytes, curve.temporary_bytes, strict=True
-    ):
+    for time, *nbytes in zip(curve.times, curve.argument_bytes, curve.result_bytes, curve.temporary_bytes, strict=True):
         later = next((point for point in points if point >= time), None)
         seconds = end if later is None else reached[later]
         named = dict(zip(("arguments", "results", "temporaries"), nbytes, strict=True))

@@ -20,7 +20,7 @@ def measure(trial: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same row for the same trial every time; some trials fail, as their mesh says."""
     match trial.mesh:
         case "1x1":
-            raise RuntimeError("no\nsuch, \"luck\"")
+            raise RuntimeError('no\nsuch, "luck"')
         case "1x2":
             os._exit(3)
         case "1x3":
@@ -37,9 +37,7 @@ def measure(trial: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
 def suite(*meshes: str, repeats: int = 3, strategies: tuple[str, ...] = ("planned", "fsdp"), **limits: Any) -> Suite:
     from experiments.runner.suite import Suite
 
-    return Suite(
-        "fake", ("mlp", "moe"), meshes or ("2x4",), strategies, repeats=repeats, calibrate=False, **limits
-    )
+    return Suite("fake", ("mlp", "moe"), meshes or ("2x4",), strategies, repeats=repeats, calibrate=False, **limits)
 
 
 def run(directory: Path, *meshes: str, resume: bool = False, **settings: Any) -> Ended:

@@ -92,7 +92,9 @@ def test_memory_over_time_of_allocations_by_hand() -> None:
 
 def test_measure_records_what_really_happened(tmp_path: Path) -> None:
     work = workload("sigmoid-layer")
-    found = measure(planned("sigmoid-layer"), work.make_args(jax.random.key(0)), repeats=3, trace_dir=tmp_path / "trace")
+    found = measure(
+        planned("sigmoid-layer"), work.make_args(jax.random.key(0)), repeats=3, trace_dir=tmp_path / "trace"
+    )
     assert len(found.samples) == 3
     (recorded,) = (tmp_path / "trace").rglob("perfetto_trace.json.gz")
     assert json.loads(gzip.decompress(recorded.read_bytes()))["traceEvents"]

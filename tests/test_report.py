@@ -131,7 +131,8 @@ def opened(browser: Browser, file: Path, size: Any) -> tuple[Page, list[str]]:
     page, wrong = browser.new_page(viewport=size, offline=True), []
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else wrong.append(request.url))
+    page.on("requestfailed", lambda request: wrong.append(request.url))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or wrong.append(request.url))
     page.goto(file.as_uri())
     page.wait_for_function("document.querySelectorAll('.figure[data-drawn] svg').length >= 8", timeout=30_000)
     return page, wrong
@@ -167,7 +168,7 @@ def test_the_table_sorts_by_a_click(browser: Browser, page_file: Path) -> None:
         assert heads.nth(time - 1).get_attribute("aria-sort") == direction
         numbers = [float(value) for value in column(time) if value]
         assert numbers == sorted(numbers, reverse=reverse)
-        assert column(time)[len(numbers):] == [""] * 3, "what was not measured stands last"
+        assert column(time)[len(numbers) :] == [""] * 3, "what was not measured stands last"
     heads.nth(2).get_by_role("button").click()
     assert column(3) == sorted(column(3))
     assert wrong == []

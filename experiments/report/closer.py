@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,16 @@ import altair as alt
 import pandas as pd
 
 from experiments.report.data import Results
-from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, PARTS, QUIET, ROLES, RULE, domain
+from experiments.report.overview import round_numbers
+from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, PARTS, QUIET, ROLES, domain
 
 MOST_ARRAYS = 24
 """Groups of arrays in the picture of the layout, the largest ones."""
-BAR = 15
+END_PARTS = 3
+"""Of an array's path, in that picture."""
+BAR, ROW = 15, 25
+"""Pixels."""
+HEADROOM = 1.15
 MEBIBYTE = 2**20
 
 
@@ -36,7 +42,7 @@ def step_time(results: Results, case: str) -> alt.LayerChart | None:
         alt.Tooltip("predicted_ms:Q", title="predicted, ms", format=".3~g"),
     ]
     bars = base.mark_bar(size=BAR).encode(
-        x=alt.X("measured_ms:Q", title="ms per step; line: spread; dark mark: predicted", axis=alt.Axis(tickCount=5)),
+        x=alt.X("measured_ms:Q", title="ms per step", axis=alt.Axis(tickCount=5)),
         y=place,
         color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
         tooltip=tooltip,
@@ -45,7 +51,7 @@ def step_time(results: Results, case: str) -> alt.LayerChart | None:
     predicted = base.mark_tick(color=INK, thickness=2.5, size=BAR + 5).encode(
         x="predicted_ms:Q", y=place, tooltip=tooltip
     )
-    return alt.layer(bars, spread, predicted).properties(height=alt.Step(25))
+    return alt.layer(bars, spread, predicted).properties(height=ROW * len(frame))
 
 
 def memory(results: Results, case: str) -> alt.LayerChart | None:
@@ -64,13 +70,13 @@ def memory(results: Results, case: str) -> alt.LayerChart | None:
         alt.Tooltip("planned:Q", title="predicted, MiB", format=".4~g"),
     ]
     bars = base.mark_bar(size=BAR).encode(
-        x=alt.X("compiled:Q", title="peak MiB per device, compiled; dark mark: predicted", axis=alt.Axis(tickCount=5)),
+        x=alt.X("compiled:Q", title="peak MiB per device", axis=alt.Axis(tickCount=5)),
         y=place,
         color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
         tooltip=tooltip,
     )
     predicted = base.mark_tick(color=INK, thickness=2.5, size=BAR + 5).encode(x="planned:Q", y=place, tooltip=tooltip)
-    return alt.layer(bars, predicted).properties(height=alt.Step(25))
+    return alt.layer(bars, predicted).properties(height=ROW * len(frame))
 
 
 def where_time_goes(results: Results, case: str) -> alt.LayerChart | None:
@@ -96,7 +102,7 @@ def where_time_goes(results: Results, case: str) -> alt.LayerChart | None:
         .encode(
             x=alt.X("ms:Q", title="predicted ms per step", axis=alt.Axis(tickCount=5)),
             y=alt.Y("strategy:N", title=None, sort=list(dict.fromkeys(frame.strategy))),
-            color=alt.Color("part:N", scale=alt.Scale(domain=names, range=colours), legend=alt.Legend(columns=4)),
+            color=alt.Color("part:N", scale=alt.Scale(domain=names, range=colours)),
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("strategy:N", title="layout"),
@@ -105,7 +111,7 @@ def where_time_goes(results: Results, case: str) -> alt.LayerChart | None:
             ],
         )
     )
-    return alt.layer(bars).properties(height=alt.Step(25))
+    return alt.layer(bars).properties(height=ROW * frame.strategy.nunique())
 
 
 def communication(results: Results, case: str) -> alt.LayerChart | None:
@@ -132,9 +138,9 @@ def communication(results: Results, case: str) -> alt.LayerChart | None:
         alt.Chart(frame)
         .mark_bar(size=BAR)
         .encode(
-            x=alt.X("MiB:Q", title="MiB per device and step, by mesh axis", axis=alt.Axis(tickCount=5)),
+            x=alt.X("MiB:Q", title="MiB per device and step", axis=alt.Axis(tickCount=5)),
             y=alt.Y("line:N", title=None, sort=list(lines)),
-            color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours), legend=alt.Legend(columns=3)),
+            color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
             order=alt.Order("order:Q"),
             tooltip=[
                 alt.Tooltip("kind:N", title="collective"),
@@ -144,22 +150,20 @@ def communication(results: Results, case: str) -> alt.LayerChart | None:
             ],
         )
     )
-    return alt.layer(bars).properties(height=alt.Step(25))
+    return alt.layer(bars).properties(height=ROW * len(lines))
 
 
 def layout_picture(results: Results, case: str) -> alt.LayerChart | None:
     """Each argument of the plan, dimension by dimension: its size, and the mesh axes that split it."""
     details = results.details(case, "planned")
-    groups = _grouped(details)
-    if not groups:
-        return None
-    shown = sorted(groups.values(), key=lambda group: -group["bytes"])[:MOST_ARRAYS]
+    shown = _grouped(details)
     rows = [
         {
             "array": group["label"],
             "dimension": f"{dim}",
             "size": f"{size} / {group['ways'][dim]}" if axes else f"{size}",
             "split": " and ".join(axes) or "whole",
+            "names": ", ".join(group["names"][:4]) + (", …" if len(group["names"]) > 4 else ""),
             "dtype": group["dtype"],
             "MiB": group["bytes"] / MEBIBYTE,
         }
@@ -172,12 +176,10 @@ def layout_picture(results: Results, case: str) -> alt.LayerChart | None:
     ways = sorted(set(frame.split) - {"whole"}, key=lambda axes: (len(axes), axes))
     names, colours = domain({"whole": "#eef1f5", **dict(zip(ways, CATEGORIES, strict=False))}, list(frame.split))
     base = alt.Chart(frame).encode(
-        x=alt.X(
-            "dimension:O", title="dimension: size / shards", axis=alt.Axis(orient="top", labelAngle=0, grid=False)
-        ),
+        x=alt.X("dimension:O", title="dimension: size / shards", axis=alt.Axis(orient="top", labelAngle=0, grid=False)),
         y=alt.Y("array:N", title=None, sort=[group["label"] for group in shown], axis=alt.Axis(labelLimit=170)),
         tooltip=[
-            alt.Tooltip("array:N", title="array"),
+            alt.Tooltip("names:N", title="arrays"),
             alt.Tooltip("dtype:N", title="dtype"),
             alt.Tooltip("dimension:O", title="dimension"),
             alt.Tooltip("size:N", title="size / shards"),
@@ -191,32 +193,28 @@ def layout_picture(results: Results, case: str) -> alt.LayerChart | None:
     text = base.mark_text(fontSize=11).encode(
         text="size:N", color=alt.condition("datum.split == 'whole'", alt.value(QUIET), alt.value("white"))
     )
-    return alt.layer(cells, text).properties(height=alt.Step(24))
+    return alt.layer(cells, text).properties(height=ROW * len(shown))
 
 
-def _grouped(details: Mapping[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Arrays of one shape and layout whose names differ in numbers alone, together."""
+def _grouped(details: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Arrays of one shape and layout together where their names end alike, such as a parameter with its moments."""
     sizes = details.get("axes", {})
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for array in details.get("layouts", ()):
-        if not array["shape"]:
-            continue
-        pattern = re.sub(r"(?<=/)\d+(?=/|$)", "*", array["name"])
-        key = (pattern, array["dtype"], *array["shape"], *map(tuple, array["axes"]))
-        group = groups.setdefault(key, {**array, "label": array["name"], "count": 0, "bytes": 0.0})
-        group["count"] += 1
+        key = (array["name"].rpartition("/")[2], array["dtype"], *array["shape"], *map(tuple, array["axes"]))
+        group = groups.setdefault(key, {**array, "names": [], "bytes": 0.0})
+        group["names"].append(array["name"])
         group["bytes"] += array["bytes"]
-        group["ways"] = [_product(sizes[axis] for axis in axes) for axes in array["axes"]]
-        if group["count"] > 1:
-            group["label"] = f"{pattern} (×{group['count']})"
-    return groups
-
-
-def _product(numbers: Any) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product
+        group["ways"] = [math.prod(sizes[axis] for axis in axes) for axes in array["axes"]]
+    shown = sorted((each for each in groups.values() if each["shape"]), key=lambda each: -each["bytes"])[:MOST_ARRAYS]
+    seen: Counter[str] = Counter()
+    for each in shown:
+        shortest = "/".join(min(each["names"], key=len).split("/")[-END_PARTS:])
+        count = f" ×{len(each['names'])}" if len(each["names"]) > 1 else ""
+        seen[shortest] += 1
+        number = f" ({seen[shortest]})" if seen[shortest] > 1 else ""
+        each["label"] = shortest + number + count
+    return shown
 
 
 def memory_over_time(results: Results, case: str) -> alt.LayerChart | None:
@@ -233,12 +231,21 @@ def memory_over_time(results: Results, case: str) -> alt.LayerChart | None:
     ).melt(["point", "source"], var_name="role", value_name="MiB")
     frame["order"] = frame.role.map(list(ROLES).index)
     names, colours = domain(ROLES, list(frame.role))
+    highest = float(frame.groupby("point").MiB.sum().max())
+    step = results.steps.query("case == @case and strategy == 'planned'")
+    compiled = float(step.compiled_peak.fillna(0.0).max()) / MEBIBYTE if len(step) else 0.0
     areas = (
         alt.Chart(frame)
         .mark_area(interpolate="step-after", opacity=0.9)
         .encode(
             x=alt.X("point:Q", title="program point", axis=alt.Axis(grid=False, tickCount=6, format="~s")),
-            y=alt.Y("MiB:Q", title="MiB per device", stack="zero", axis=alt.Axis(tickCount=5)),
+            y=alt.Y(
+                "MiB:Q",
+                title="MiB per device",
+                stack="zero",
+                axis=alt.Axis(tickCount=5),
+                scale=alt.Scale(domain=[0, HEADROOM * max(highest, compiled)], nice=False),
+            ),
             color=alt.Color("role:N", scale=alt.Scale(domain=names, range=colours)),
             order=alt.Order("order:Q"),
             tooltip=[
@@ -249,12 +256,11 @@ def memory_over_time(results: Results, case: str) -> alt.LayerChart | None:
         )
     )
     layers: list[alt.Chart] = [areas]
-    step = results.steps.query("case == @case and strategy == 'planned'")
-    if len(step) and step.compiled_peak.notna().all():
-        peak = pd.DataFrame({"MiB": [step.compiled_peak.iloc[0] / MEBIBYTE], "text": ["compiled peak"]})
+    if compiled:
+        peak = pd.DataFrame({"MiB": [compiled], "text": [f"compiled peak {compiled:.3g}"]})
         layers += [
             alt.Chart(peak).mark_rule(color=INK, strokeDash=[5, 4]).encode(y="MiB:Q"),
-            alt.Chart(peak).mark_text(align="left", dx=4, dy=-6, color=INK, fontSize=11).encode(
+            alt.Chart(peak).mark_text(align="left", dx=4, dy=-7, color=INK, fontSize=11).encode(
                 y="MiB:Q", x=alt.value(0), text="text:N"
             ),
         ]  # fmt: skip
@@ -277,8 +283,13 @@ def search(results: Results, case: str) -> alt.LayerChart | None:
         alt.Chart(frame)
         .mark_line(interpolate="step-after", size=2, point=alt.OverlayMarkDef(size=30))
         .encode(
-            x=alt.X("seconds:Q", title="seconds of search", axis=alt.Axis(tickCount=6, format="~g")),
-            y=alt.Y("ms:Q", title="plan's cost, ms per step", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)),
+            x=alt.X("seconds:Q", title="seconds of search", axis=alt.Axis(tickCount=4, format="~g")),
+            y=alt.Y(
+                "ms:Q",
+                title="plan's cost, ms per step",
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(values=round_numbers(frame.ms.min(), frame.ms.max()), format="~g"),
+            ),
             color=alt.Color(
                 "what:N", scale=alt.Scale(domain=["best found", "lower bound"], range=[CATEGORIES[0], QUIET])
             ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -11,8 +13,8 @@ from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, QUIET, domai
 
 WITHIN = 0.35
 """Relative error that the scatter shades."""
-NUMBER = ".3~s"
-LEAST_ROWS = 2
+ROW = 34
+"""Pixels."""
 
 
 def against_plan(results: Results) -> alt.LayerChart | None:
@@ -34,9 +36,9 @@ def against_plan(results: Results) -> alt.LayerChart | None:
         .encode(
             x=alt.X(
                 "ratio:Q",
-                title="measured step time over the plan's; right of 1 the plan is faster",
+                title="step time over the plan's",
                 scale=alt.Scale(type="log", domain=span, nice=False),
-                axis=alt.Axis(format="~g", tickCount=6),
+                axis=alt.Axis(format="~g", values=round_numbers(*span)),
             ),
             y=place,
             color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
@@ -49,7 +51,7 @@ def against_plan(results: Results) -> alt.LayerChart | None:
         )
     )
     one = alt.Chart(pd.DataFrame({"ratio": [1.0]})).mark_rule(color=KIND_COLOURS["planned"], size=2).encode(x="ratio:Q")
-    return alt.layer(one, dots).properties(height=alt.Step(34))
+    return alt.layer(one, dots).properties(height=ROW * frame.case.nunique())
 
 
 def predicted_against_measured(results: Results) -> alt.LayerChart | None:
@@ -63,7 +65,7 @@ def predicted_against_measured(results: Results) -> alt.LayerChart | None:
     ends = np.geomspace(least, most, 2)
     lines = pd.DataFrame({"x": ends, "exact": ends, "low": ends * (1 - WITHIN), "high": ends * (1 + WITHIN)})
     scale = alt.Scale(type="log", domain=[least, most], nice=False)
-    axis = alt.Axis(format="~s", tickCount=5)
+    axis = alt.Axis(format="~g", values=round_numbers(least, most))
     band = alt.Chart(lines).mark_area(color=INK, opacity=0.07, clip=True)
     cases = results.cases
     points = (
@@ -75,14 +77,12 @@ def predicted_against_measured(results: Results) -> alt.LayerChart | None:
             color=alt.Color(
                 "case:N",
                 scale=alt.Scale(domain=cases, range=[CATEGORIES[at % len(CATEGORIES)] for at in range(len(cases))]),
-                legend=alt.Legend(columns=2) if len(cases) <= len(CATEGORIES) else None,
+                legend=alt.Legend() if len(cases) <= len(CATEGORIES) else None,
             ),
             shape=alt.Shape(
                 "kind:N",
-                scale=alt.Scale(
-                    domain=[*KIND_COLOURS], range=["diamond", "circle", "square", "triangle-up"]
-                ),
-                legend=alt.Legend(symbolFillColor=QUIET, symbolStrokeColor=QUIET),
+                scale=alt.Scale(domain=[*KIND_COLOURS], range=["diamond", "circle", "square", "triangle-up"]),
+                legend=alt.Legend(symbolFillColor=QUIET, symbolStrokeColor=QUIET, orient="bottom"),
             ),
             tooltip=[
                 alt.Tooltip("case:N", title="case"),
@@ -94,3 +94,9 @@ def predicted_against_measured(results: Results) -> alt.LayerChart | None:
     )
     exact = alt.Chart(lines).mark_line(color=QUIET, size=1, clip=True).encode(x="x:Q", y="exact:Q")
     return alt.layer(band.encode(x="x:Q", y="low:Q", y2="high:Q"), exact, points).properties(height=380)
+
+
+def round_numbers(least: float, most: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten between two numbers."""
+    powers = range(math.floor(math.log10(least)), 1 + math.ceil(math.log10(most)))
+    return [number for power in powers for digit in (1, 2, 5) if least <= (number := digit * 10.0**power) <= most]

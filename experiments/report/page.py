@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import altair as alt
@@ -25,6 +26,8 @@ from experiments.runner.suite import TABLE_COLUMNS
 Figure = alt.LayerChart
 WIDTH = 520
 """Pixels, of a figure as a file; on the page it is as wide as there is room."""
+MOST_ERROR = 240
+"""Letters of an error; the whole of it is in the table's row."""
 FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 """Axes and their labels stay within the width."""
 SCALE = 2.0
@@ -59,8 +62,8 @@ OVERVIEW = (
     Section(
         "against-plan",
         "Is the plan faster?",
-        "Each dot is a layout: its measured step time over the plan's. Layouts that only XLA's propagation or chance "
-        "chose are there for comparison.",
+        "Each dot is a layout: its measured step time over the plan's, which is the line at 1. Dots to the right of it "
+        "are slower than the plan.",
         overview.against_plan,
     ),
     Section(
@@ -75,7 +78,8 @@ CLOSER = (
     Section(
         "step-time",
         "Step time",
-        "Measured, by layout. The line spans the repeats, or with one repeat the middle half of its calls.",
+        "Measured, by layout; the dark mark is the prediction. The thin line spans the repeats, or with one repeat the "
+        "middle half of its calls.",
         closer.step_time,
     ),
     Section(
@@ -84,18 +88,23 @@ CLOSER = (
         "The predicted step in parts; a layout that XLA propagated has no prediction.",
         closer.where_time_goes,
     ),
-    Section("memory", "Memory", "Per device, at the worst point of a step.", closer.memory),
+    Section(
+        "memory",
+        "Memory",
+        "Per device, at the worst point of a step, as compiled; the dark mark is the prediction.",
+        closer.memory,
+    ),
     Section(
         "communication",
         "Communication of the plan",
-        "Each collective counts at its larger side, over the mesh axes that it runs along.",
+        "By the mesh axes that each collective runs over, as planned and as compiled; it counts at its larger side.",
         closer.communication,
     ),
     Section(
         "layout",
         "The plan",
-        f"Its arguments, the largest first and at most {closer.MOST_ARRAYS}; alike ones on one line. A coloured "
-        f"dimension is split over mesh axes, a grey one is whole on every device.",
+        f"Its arguments, the largest first and at most {closer.MOST_ARRAYS} lines; parameters share one with the "
+        f"optimiser's moments of them. A coloured dimension is split over mesh axes, a grey one is whole.",
         closer.layout_picture,
     ),
     Section(
@@ -149,6 +158,7 @@ def _html(results: Results, drawn: Mapping[str, dict[str, Any]]) -> str:
         title=results.suite.get("name") or results.directory.name,
         description=results.suite.get("description", ""),
         tiles=list(_tiles(results)),
+        races=results.races.to_dict("records"),
         overview=[section for section in OVERVIEW if section.name in drawn],
         closer=CLOSER,
         cases=[
@@ -185,22 +195,28 @@ def _tiles(results: Results) -> Iterator[tuple[str, str, str]]:
         yield (
             "Speed against the best layout by hand",
             f"{faster:.2f}×",
-            f"geometric mean; ahead in {ahead} of {len(races)} case{'s' if len(races) > 1 else ''}",
+            f"geometric mean; ahead in {ahead} of {_count(len(races), 'case')}",
         )
     steps = results.steps.dropna(subset=["measured", "predicted"])
     if len(steps):
         error = (steps.predicted / steps.measured - 1).abs()
-        yield "Error of predicted step times", f"{error.median():.0%}", f"median; 90 % are within {error.quantile(0.9):.0%}"
+        most = f"median; 90 % are within {error.quantile(0.9):.0%}"
+        yield "Error of predicted step times", f"{error.median():.0%}", most
     planned = frame[(frame.strategy == "planned") & frame.fidelity.notna()]
     if len(planned):
-        yield "Fidelity of the plan", f"{planned.fidelity.median():.3f}", f"median; the least is {planned.fidelity.min():.3f}"
+        least = f"median; the least is {planned.fidelity.min():.3f}"
+        yield "Fidelity of the plan", f"{planned.fidelity.median():.3f}", least
     if frame.largest_error.notna().any():
         wrong = int(frame.numerics.fillna("").str.startswith("wrong").sum())
         yield (
             "Largest numeric error",
             f"{frame.largest_error.max():.1e}",
-            f"{wrong} runs are wrong" if wrong else "relative; all within tolerance",
+            f"wrong in {_count(wrong, 'run')}" if wrong else "relative; all within tolerance",
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _shown_columns(results: Results) -> list[str]:
@@ -222,7 +238,9 @@ def _table(results: Results) -> dict[str, Any]:
         }
         for name, (unit, _) in zip(names, columns, strict=True)
     ]
-    cells = zip(*(zip(texts, _sortable(results.frame[name]), strict=True) for name, (_, texts) in zip(names, columns, strict=True)), strict=True)
+    shown = (texts for _, texts in columns)
+    values = (_sortable(results.frame[name]) for name in names)
+    cells = zip(*(zip(*each, strict=True) for each in zip(shown, values, strict=True)), strict=True)
     rows = [
         {"status": status, "error": "" if pd.isna(error) else error, "cells": list(row)}
         for status, error, row in zip(results.frame.status, results.frame.error, cells, strict=True)
@@ -253,7 +271,12 @@ def _failures(results: Results) -> list[dict[str, str]]:
     frame = results.frame
     failed = frame[frame.status.isin(FAILED)]
     return [
-        {"case": row.case, "strategy": row.strategy, "status": row.status, "error": row.error if isinstance(row.error, str) else ""}
+        {
+            "case": row.case,
+            "strategy": row.strategy,
+            "status": row.status,
+            "error": shorten(row.error or "", MOST_ERROR),
+        }
         for row in failed.itertuples()
     ]
 
@@ -261,9 +284,7 @@ def _failures(results: Results) -> list[dict[str, str]]:
 def _inapplicable(results: Results) -> list[str]:
     """Which layouts there are none of, a line for each case."""
     frame = results.frame[results.frame.status.isin(["not applicable", "infeasible"])]
-    return [
-        f"{case}: {', '.join(dict.fromkeys(part.strategy))}" for case, part in frame.groupby("case", sort=False)
-    ]
+    return [f"{case}: {', '.join(dict.fromkeys(part.strategy))}" for case, part in frame.groupby("case", sort=False)]
 
 
 def _conditions(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -273,7 +294,7 @@ def _conditions(frame: pd.DataFrame) -> list[tuple[str, str]]:
         ("python_version", "Python"), ("jax_version", "jax"), ("jaxlib_version", "jaxlib"),
         ("ortools_version", "OR-Tools"), ("meshwright_version", "Meshwright"), ("git_revision", "revision"),
     )  # fmt: skip
-    found = [(label, ", ".join(map(str, frame[name].dropna().unique()))) for name, label in names]
+    found = [(label, ", ".join(filter(None, map(str, frame[name].dropna().unique())))) for name, label in names]
     begun = frame.started_at.dropna()
     if len(begun):
         found.insert(0, ("measured", f"{begun.min()} to {begun.max()}".replace("T", " ").replace("+00:00", " UTC")))

@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     },
     "legend": {
         "orient": "top", "title": None, "labelColor": INK, "labelFontSize": 12, "symbolType": "square",
-        "columnPadding": 14, "offset": 6,
+        "columnPadding": 14, "offset": 6, "columns": 2,
     },
     "header": {"labelColor": INK, "titleColor": QUIET},
 }  # fmt: skip

@@ -81,4 +81,3 @@ def thinned(values: Sequence[float]) -> list[int]:
 def finite(number: float) -> float | None:
     """None in place of what JSON cannot say."""
     return number if abs(number) < float("inf") else None
-

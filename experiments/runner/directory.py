@@ -1,11 +1,11 @@
 """A directory of results: one run writes to it at a time, and what was written stays.
 
-    suite.json      what is run here
-    results.csv     a row for each run, appended and flushed as they come
-    damaged.csv     lines of results.csv that could not be read when a run was resumed
-    details/        for each run what has no place in a row, as JSON
-    logs/           for each run what its process said
-    profile.json    the cost model, where the suite calibrates
+suite.json      what is run here
+results.csv     a row for each run, appended and flushed as they come
+damaged.csv     lines of results.csv that could not be read when a run was resumed
+details/        for each run what has no place in a row, as JSON
+logs/           for each run what its process said
+profile.json    the cost model, where the suite calibrates
 """
 
 from __future__ import annotations
@@ -160,14 +160,14 @@ class ResultsDirectory(AbstractContextManager["ResultsDirectory"]):
         self.rows, self.damaged = read_results(self.path)
         if not resume:
             raise ResultsError(
-                f"{self.path} holds {len(self.rows)} rows of an earlier run; go on with it by --resume, or name another "
-                f"directory: --out"
+                f"{self.path} holds {len(self.rows)} rows of an earlier run; go on with it by --resume, or name "
+                f"another directory: --out"
             )
         earlier = read_suite_record(self.path)
         if changed := [key for key, value in suite.record().items() if earlier.get(key) != value]:
             raise ResultsError(
-                f"{self.path} holds the results of another suite: {', '.join(changed)} differ; runs are not mixed, name "
-                f"another directory: --out"
+                f"{self.path} holds the results of another suite: {', '.join(changed)} differ; runs are not mixed, "
+                f"name another directory: --out"
             )
         if self._results.read_text().partition("\n")[0].split(",") != list(COLUMNS):
             raise ResultsError(
@@ -205,8 +205,8 @@ class ResultsDirectory(AbstractContextManager["ResultsDirectory"]):
                 self.rows.append(row)
                 kept = "the last one among them"
             raise ResultsError(
-                f"cannot write to {self._results}: {error.strerror}; {len(self.rows)} rows are safe there, {kept}; make "
-                f"room and go on with --resume"
+                f"cannot write to {self._results}: {error.strerror}; {len(self.rows)} rows are safe there, {kept}; "
+                f"make room and go on with --resume"
             ) from error
         self.rows.append(row)
 

@@ -92,9 +92,7 @@ def _run(
         board.finish(row)
 
 
-def _profile(
-    suite: Suite, directory: ResultsDirectory, board: Board, calibrate: Callable[[Path], None]
-) -> Path | None:
+def _profile(suite: Suite, directory: ResultsDirectory, board: Board, calibrate: Callable[[Path], None]) -> Path | None:
     """The cost model that the suite's directory holds, measured first if it holds none."""
     path = directory.path / "profile.json"
     if not suite.calibrate:
