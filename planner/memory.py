@@ -85,7 +85,10 @@ def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = Mapp
         change[one.role][place[0 if one.role == "result" else one.start]] += one.nbytes
         change[one.role][place.get(one.end + 1, len(times))] -= one.nbytes
     alive = {role: np.cumsum(steps)[:-1] for role, steps in change.items()}
-    held = np.array([_held_bytes(allocations, time) for time in times])
+    results = [one for one in allocations if one.role == "result"]
+    largest = max((one.nbytes for one in results), default=0.0)
+    guests = [one for one in allocations if one.role == "temporary" and one.nbytes <= largest]
+    held = np.array([_held_bytes((*results, *guests), time) for time in times])
     reached = sorted((point, line) for point, line in lines.items() if line)
     points = [point for point, _ in reached]
     sources = [reached[at - 1][1] if (at := bisect.bisect_right(points, time)) else "" for time in times]

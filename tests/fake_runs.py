@@ -1,4 +1,4 @@
-"""A run of a suite whose trials measure nothing: `python fake_runs.py DIRECTORY` is what gets killed in tests."""
+"""A run of a suite whose trials measure nothing: `python fake_runs.py DIRECTORY REPEATS` is what tests kill."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ def run(directory: Path, *meshes: str, resume: bool = False, **settings: Any) ->
 if __name__ == "__main__":
     import fake_runs  # by its own name, so that a child finds `measure` without running this
 
-    fake_runs.run(Path(sys.argv[1]), resume=True)
+    fake_runs.run(Path(sys.argv[1]), resume=True, repeats=int(sys.argv[2]))

@@ -56,19 +56,28 @@ def test_a_row_for_each_run_that_pandas_reads_without_options(unbroken: Path) ->
     assert not (unbroken / ".reserve").exists()
 
 
-def test_killed_at_random_moments_and_resumed_nothing_is_lost_or_repeated(unbroken: Path, tmp_path: Path) -> None:
-    """Every attempt dies somewhere between its start and its end; the last one is left alone."""
-    drawn = random.Random(KILLS)
-    command = [sys.executable, "-W", "error", fake_runs.__file__, str(tmp_path)]
+def test_killed_at_random_moments_and_resumed_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
+    """Each attempt dies somewhere between its start and its end; the last one is left alone."""
+    drawn, repeats = random.Random(KILLS), 2 + 3 * KILLS
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    wanted = fake_runs.run(unbroken, repeats=repeats).rows
+    command = [sys.executable, "-W", "error", fake_runs.__file__, str(killed), str(repeats)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reached = [0]
     for _ in range(KILLS):
         victim = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        time.sleep(drawn.uniform(1.0, 4.0))
+        begun = (killed / "results.csv").exists()
+        while victim.poll() is None and not begun:  # importing takes most of its time
+            begun = (killed / "results.csv").exists()
+        time.sleep(drawn.uniform(0.0, 1.5) + 1.5 * (reached[-1] > 0))
         victim.send_signal(drawn.choice((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)))
         victim.communicate(timeout=60)
+        reached.append(len(read_results(killed)[0]))
+    assert reached == sorted(reached), "no row is lost"
+    assert any(0 < count < wanted for count in reached), "somebody died on the way"
     last = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
-    pd.testing.assert_frame_equal(steady(tmp_path), steady(unbroken))
+    pd.testing.assert_frame_equal(steady(killed), steady(unbroken))
 
 
 def test_what_fails_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
