@@ -90,7 +90,8 @@ def _sequence_parallel(planned: Plan, dimensions: Dimensions) -> Plan:
 def _expert_parallel(planned: Plan, dimensions: Dimensions) -> Plan:
     """As GShard does it: tokens go to where the experts are and come back.
 
-    A node with an array that has experts and no batch splits the experts; other nodes that have experts, either.
+    A node with an array that has experts and no batch splits the experts, one with an array that has the batch and no
+    experts the batch, and where neither or both is so either of them.
     """
     experts = _factors(planned, dimensions.experts, "experts")
     priced = planned.choice.priced
@@ -99,11 +100,14 @@ def _expert_parallel(planned: Plan, dimensions: Dimensions) -> Plan:
     recipe = Recipe(data=tuple(sizes))
 
     def allowed(at: int, node: Node, strategy: Strategy) -> bool:
+        arrays = list(_arrays(node))
+        experts_alone = any(experts[at] & have and not batch[at] & have for have in arrays)
+        batch_alone = any(batch[at] & have and not experts[at] & have for have in arrays)
+        on_experts = bool(experts[at]) and follows(recipe, strategy, experts[at], node, sizes)
         on_batch = follows(recipe, strategy, batch[at], node, sizes)
-        if not experts[at]:
-            return on_batch
-        alone = any(experts[at] & have and not batch[at] & have for have in _arrays(node))
-        return follows(recipe, strategy, experts[at], node, sizes) or (on_batch and not alone)
+        if experts_alone and not batch_alone:
+            return on_experts
+        return on_batch or (on_experts and not (batch_alone and not experts_alone))
 
     return _completed(planned, "expert-parallel", allowed)
 

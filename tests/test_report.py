@@ -25,7 +25,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 PHONE, DESKTOP = {"width": 375, "height": 740}, {"width": 1280, "height": 900}
 SUITE = Suite(
     "mine",
-    ("sigmoid-layer",),
+    ("sigmoid-layer-grad",),
     ("2x4",),
     ("planned", "fsdp", "sequence-parallel", "xla-propagation"),
     description="A <small> suite & its report.",
@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (ended.rows, ended.failed) == (4, 0), (directory / "results.csv").read_text()
     with (directory / "results.csv").open("a") as file:
         for strategy, status in (("replicated", "time-out"), ("random", "crash")):
-            key = dict(zip(KEY, ("sigmoid-layer", "test", "2x4", strategy, 1), strict=True))
+            key = dict(zip(KEY, ("sigmoid-layer-grad", "test", "2x4", strategy, 1), strict=True))
             file.write(line_of({**key, "status": status, "error": "</script><script>alert(1)</script>"}))
         file.write("mlp,te")
     return directory
@@ -87,7 +87,9 @@ def test_figures_are_written_for_a_paper(results: Path) -> None:
         svg, png = ((results / "figures" / f"{section.name}{end}").read_bytes() for end in (".svg", ".png"))
         assert b"<svg" in svg[:200]
         assert png.startswith(b"\x89PNG")
-    assert {f"0-{section.name}.svg" for section in CLOSER} <= {path.name for path in (results / "figures").iterdir()}
+    assert {f"sigmoid-layer-grad-2x4-{section.name}.svg" for section in CLOSER} <= {
+        path.name for path in (results / "figures").iterdir()
+    }
 
 
 def test_the_commands_say_where_things_are(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +136,7 @@ def opened(browser: Browser, file: Path, size: Any) -> tuple[Page, list[str]]:
     page.on("requestfailed", lambda request: wrong.append(request.url))
     page.on("request", lambda request: request.url.startswith(("file:", "data:")) or wrong.append(request.url))
     page.goto(file.as_uri())
-    page.wait_for_function("document.querySelectorAll('.figure[data-drawn] svg').length >= 8", timeout=30_000)
+    page.wait_for_function("document.querySelectorAll('.figure[data-drawn] svg').length === 9", timeout=30_000)
     return page, wrong
 
 
@@ -148,7 +150,7 @@ def test_the_page_opens_without_an_error_and_fits(browser: Browser, page_file: P
         assert box is not None
         assert box["width"] > 200
         assert box["x"] + box["width"] <= size["width"]
-    assert page.get_by_text("sigmoid-layer · 2x4, replicated").is_visible()
+    assert page.get_by_text("sigmoid-layer-grad · 2x4, replicated").is_visible()
     page.close()
 
 

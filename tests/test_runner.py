@@ -21,7 +21,7 @@ from experiments.runner.columns import COLUMNS, KEY, frame_of
 from experiments.runner.directory import ResultsDirectory, ResultsError, read_results
 from experiments.runner.loop import Ended
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 """`make test-kills` asks for twenty."""
 UNSTEADY = ["started_at", "wall_seconds"]
 """Columns that differ from one run to the next."""
@@ -83,7 +83,7 @@ def test_killed_at_random_moments_and_resumed_nothing_is_lost_or_repeated(tmp_pa
 def test_what_fails_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
     ended = fake_runs.run(
         tmp_path, "1x1", "1x2", "1x3", "1x4", "2x4",
-        repeats=1, strategies=("fsdp",), run_seconds=4.0, run_memory="300MiB",
+        repeats=1, strategies=("fsdp",), run_seconds=3.0, run_memory="300MiB",
     )  # fmt: skip
     assert ended == Ended(10, 10, 8, interrupted=False)
     frame = rows(tmp_path).query("workload == 'mlp'").set_index("mesh")
@@ -92,7 +92,7 @@ def test_what_fails_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
     }  # fmt: skip
     assert frame.error["1x1"] == 'RuntimeError: no such, "luck"'
     assert frame.error["1x2"] == "ended with exit code 3"
-    assert frame.error["1x3"] == "not done after 4 s"
+    assert frame.error["1x3"] == "not done after 3 s"
     assert frame.error["1x4"].endswith("more than 300 MiB")
     assert "no\nsuch" in (tmp_path / "logs" / "mlp-test-1x1-fsdp-1.txt").read_text()
 

@@ -141,14 +141,19 @@ def write_report(directory: Path, figures: bool = True) -> Report:
 
 
 def _draw(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each figure as Vega-Lite, by name; those of a case begin with its number."""
+    """Each figure as Vega-Lite, by name; those of a case begin with its key."""
     named = [(section.name, section.draw(results)) for section in OVERVIEW]
-    for number, case in enumerate(results.cases):
-        named += [(f"{number}-{section.name}", section.draw(results, case)) for section in CLOSER]
+    for case in results.cases:
+        named += [(f"{_key(case)}-{section.name}", section.draw(results, case)) for section in CLOSER]
     for name, chart in named:
         if chart is not None:
             with alt.data_transformers.enable("default", max_rows=None):
                 yield name, chart.properties(width="container", autosize=FIT).configure(**CONFIG).to_dict()
+
+
+def _key(case: str) -> str:
+    """A case's name as a file has it."""
+    return re.sub(r"[^\w.]+", "-", case)
 
 
 def _html(results: Results, drawn: Mapping[str, dict[str, Any]]) -> str:
@@ -162,8 +167,8 @@ def _html(results: Results, drawn: Mapping[str, dict[str, Any]]) -> str:
         overview=[section for section in OVERVIEW if section.name in drawn],
         closer=CLOSER,
         cases=[
-            {"number": number, "name": case, "explained": results.details(case, "planned").get("explained", "")}
-            for number, case in enumerate(results.cases)
+            {"key": _key(case), "name": case, "explained": results.details(case, "planned").get("explained", "")}
+            for case in results.cases
         ],
         specs=_script_json(drawn),
         vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"),
