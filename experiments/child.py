@@ -118,6 +118,7 @@ def _send(sender: Connection, log: Path | None, function: Callable[..., Any], ar
         with log.open("ab") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
+    result: tuple[Any, str | None]
     try:
         result = function(*args), None
     except Exception as error:

@@ -15,7 +15,7 @@ Hochberg's correction for their number.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def _timed(directory: Path) -> pd.DataFrame:
     rows, _ = read_results(directory)
     frame = frame_of(row for row in rows if row["measured_step_seconds"])
     span = (frame.measured_p75_seconds - frame.measured_p25_seconds) / frame.measured_step_seconds
-    error = MEDIAN_SPREAD * span / QUARTILE_SPAN / np.sqrt(frame.calls.astype(float))
+    error: pd.Series[float] = MEDIAN_SPREAD * span / QUARTILE_SPAN / np.sqrt(frame.calls.astype(float))
     frame = frame.assign(time=frame.measured_step_seconds, error=error.fillna(0.0))
     return frame[[*KEY, "time", "error"]]
 
@@ -134,7 +134,7 @@ def comparison_text(before: Path, after: Path) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[Hashable, Any]) -> str:
     name = f"{row['workload']} on {row['mesh']}, {row['strategy']}"
     pairs = "1 pair" if row["pairs"] == 1 else f"{row['pairs']} pairs"
     return f"  {name:<44} {row['ratio']:.3f}  ({row['low']:.3f} to {row['high']:.3f}, {pairs})"

@@ -87,9 +87,8 @@ def test_figures_are_written_for_a_paper(results: Path) -> None:
         svg, png = ((results / "figures" / f"{section.name}{end}").read_bytes() for end in (".svg", ".png"))
         assert b"<svg" in svg[:200]
         assert png.startswith(b"\x89PNG")
-    assert {f"sigmoid-layer-grad-2x4-{section.name}.svg" for section in CLOSER} <= {
-        path.name for path in (results / "figures").iterdir()
-    }
+    names = {path.name for path in (results / "figures").iterdir()}
+    assert {f"sigmoid-layer-grad-2x4-{section.name}.svg" for section in CLOSER} <= names
 
 
 def test_the_commands_say_where_things_are(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.report.data import Results
 from experiments.report.overview import round_numbers
-from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, PARTS, QUIET, ROLES, domain
+from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, PARTS, QUIET, ROLES, Figure, domain
 
 MOST_ARRAYS = 24
 """Groups of arrays in the picture of the layout, the largest ones."""
@@ -24,7 +24,7 @@ HEADROOM = 1.15
 MEBIBYTE = 2**20
 
 
-def step_time(results: Results, case: str) -> alt.LayerChart | None:
+def step_time(results: Results, case: str) -> Figure | None:
     """Measured and predicted step time of each layout, fastest first."""
     frame = _of(results, case).dropna(subset=["measured"]).sort_values("measured")
     if frame.empty:
@@ -33,7 +33,7 @@ def step_time(results: Results, case: str) -> alt.LayerChart | None:
         frame[f"{name}_ms"] = frame[name] * 1e3
     names, colours = domain(KIND_COLOURS, list(frame.kind))
     place = alt.Y("strategy:N", title=None, sort=list(frame.strategy))
-    base = alt.Chart(frame.drop(columns="row"))
+    base = alt.Chart(frame)
     tooltip = [
         alt.Tooltip("strategy:N", title="layout"),
         alt.Tooltip("measured_ms:Q", title="measured, ms", format=".3~g"),
@@ -54,7 +54,7 @@ def step_time(results: Results, case: str) -> alt.LayerChart | None:
     return alt.layer(bars, spread, predicted).properties(height=ROW * len(frame))
 
 
-def memory(results: Results, case: str) -> alt.LayerChart | None:
+def memory(results: Results, case: str) -> Figure | None:
     """Peak memory of each layout, by the compiler and by the plan."""
     frame = _of(results, case)
     frame = frame.assign(compiled=frame.compiled_peak / MEBIBYTE, planned=frame.predicted_peak / MEBIBYTE)
@@ -79,16 +79,15 @@ def memory(results: Results, case: str) -> alt.LayerChart | None:
     return alt.layer(bars, predicted).properties(height=ROW * len(frame))
 
 
-def where_time_goes(results: Results, case: str) -> alt.LayerChart | None:
+def where_time_goes(results: Results, case: str) -> Figure | None:
     """The predicted step of each layout in parts: compute, each kind of collective, overhead."""
     rows = []
-    for step in _of(results, case).dropna(subset=["predicted"]).sort_values("predicted").itertuples():
-        row = results.frame.loc[step.row]
-        parts = {"compute": row.predicted_compute_seconds, "overhead": row.predicted_overhead_seconds}
-        for one in results.details(case, str(step.strategy)).get("predicted", ()):
+    for step in _of(results, case).dropna(subset=["predicted"]).sort_values("predicted").to_dict("records"):
+        parts = {"compute": step["compute"], "overhead": step["overhead"]}
+        for one in results.details(case, step["strategy"]).get("predicted", ()):
             parts[one["kind"]] = parts.get(one["kind"], 0.0) + one["seconds"]
         rows += [
-            {"strategy": step.strategy, "part": part, "ms": seconds * 1e3, "order": list(PARTS).index(part)}
+            {"strategy": step["strategy"], "part": part, "ms": seconds * 1e3, "order": list(PARTS).index(part)}
             for part, seconds in parts.items()
             if part in PARTS and seconds > 0
         ]
@@ -114,7 +113,7 @@ def where_time_goes(results: Results, case: str) -> alt.LayerChart | None:
     return alt.layer(bars).properties(height=ROW * frame.strategy.nunique())
 
 
-def communication(results: Results, case: str) -> alt.LayerChart | None:
+def communication(results: Results, case: str) -> Figure | None:
     """Bytes through the plan's collectives by mesh axis, as planned and as compiled."""
     details = results.details(case, "planned")
     rows = [
@@ -153,7 +152,7 @@ def communication(results: Results, case: str) -> alt.LayerChart | None:
     return alt.layer(bars).properties(height=ROW * len(lines))
 
 
-def layout_picture(results: Results, case: str) -> alt.LayerChart | None:
+def layout_picture(results: Results, case: str) -> Figure | None:
     """Each argument of the plan, dimension by dimension: its size, and the mesh axes that split it."""
     details = results.details(case, "planned")
     shown = _grouped(details)
@@ -217,7 +216,7 @@ def _grouped(details: Mapping[str, Any]) -> list[dict[str, Any]]:
     return shown
 
 
-def memory_over_time(results: Results, case: str) -> alt.LayerChart | None:
+def memory_over_time(results: Results, case: str) -> Figure | None:
     """What the plan keeps in a device's memory from program point to program point, and the compiled peak."""
     curve = results.details(case, "planned").get("memory")
     if not curve or len(curve["time"]) < 2:
@@ -267,7 +266,7 @@ def memory_over_time(results: Results, case: str) -> alt.LayerChart | None:
     return alt.layer(*layers).properties(height=230)
 
 
-def search(results: Results, case: str) -> alt.LayerChart | None:
+def search(results: Results, case: str) -> Figure | None:
     """How the solver closed in on the plan: the best found and the bound below it, over time."""
     steps = results.details(case, "planned").get("search")
     if not steps:

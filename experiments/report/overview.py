@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import Results
-from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, QUIET, domain
+from experiments.report.style import CATEGORIES, INK, KIND_COLOURS, QUIET, Figure, domain
 
 WITHIN = 0.35
 """Relative error that the scatter shades."""
@@ -17,7 +17,7 @@ ROW = 34
 """Pixels."""
 
 
-def against_plan(results: Results) -> alt.LayerChart | None:
+def against_plan(results: Results) -> Figure | None:
     """Measured step time of every layout over that of the plan, a line for each case."""
     steps = results.steps.dropna(subset=["measured"])
     planned = steps[steps.strategy == "planned"].set_index("case").measured
@@ -31,7 +31,7 @@ def against_plan(results: Results) -> alt.LayerChart | None:
     span = [min(0.8, frame.ratio.min() * 0.95), frame.ratio.max() * 1.05]
     place = alt.Y("case:N", title=None, sort=None)
     dots = (
-        alt.Chart(frame.drop(columns="row"))
+        alt.Chart(frame)
         .mark_circle(size=90, opacity=0.85)
         .encode(
             x=alt.X(
@@ -54,7 +54,7 @@ def against_plan(results: Results) -> alt.LayerChart | None:
     return alt.layer(one, dots).properties(height=ROW * frame.case.nunique())
 
 
-def predicted_against_measured(results: Results) -> alt.LayerChart | None:
+def predicted_against_measured(results: Results) -> Figure | None:
     """A point for each case and layout; perfect predictions lie on the diagonal."""
     steps = results.steps.dropna(subset=["measured", "predicted"])
     if steps.empty:
@@ -69,7 +69,7 @@ def predicted_against_measured(results: Results) -> alt.LayerChart | None:
     band = alt.Chart(lines).mark_area(color=INK, opacity=0.07, clip=True)
     cases = results.cases
     points = (
-        alt.Chart(frame.drop(columns="row"))
+        alt.Chart(frame)
         .mark_point(filled=True, size=70, opacity=0.85)
         .encode(
             x=alt.X("measured_ms:Q", title="measured, ms per step", scale=scale, axis=axis),

@@ -18,12 +18,11 @@ import vl_convert
 from experiments.baselines import STRATEGIES
 from experiments.report import closer, overview
 from experiments.report.data import Results, read
-from experiments.report.style import CONFIG
+from experiments.report.style import CONFIG, Figure
 from experiments.runner.columns import COLUMNS, FAILED
 from experiments.runner.directory import Damage, ResultsError
 from experiments.runner.suite import TABLE_COLUMNS
 
-Figure = alt.LayerChart
 WIDTH = 520
 """Pixels, of a figure as a file; on the page it is as wide as there is room."""
 MOST_ERROR = 240
@@ -274,15 +273,13 @@ def _sortable(values: pd.Series[Any]) -> list[str]:
 
 def _failures(results: Results) -> list[dict[str, str]]:
     frame = results.frame
-    failed = frame[frame.status.isin(FAILED)]
+    failed = frame[frame.status.isin(FAILED)].fillna({"error": ""})
     return [
         {
-            "case": row.case,
-            "strategy": row.strategy,
-            "status": row.status,
-            "error": shorten(row.error or "", MOST_ERROR),
+            **{name: str(row[name]) for name in ("case", "strategy", "status")},
+            "error": shorten(row["error"], MOST_ERROR),
         }
-        for row in failed.itertuples()
+        for row in failed.to_dict("records")
     ]
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import altair as alt
+
+Figure = alt.LayerChart | alt.FacetChart
+
 INK, QUIET, RULE = "#1f2430", "#667085", "#e4e7ec"
 PLANNED, BY_HAND, PROPAGATED, RANDOM = "#0b63ce", "#8a94a6", "#d9730d", "#c9b3e6"
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"

@@ -94,10 +94,10 @@ def _read_row(names: list[str], line: str, whole: bool) -> Row:
     if len(cells) != len(names):
         raise ValueError(f"{len(cells)} cells for {len(names)} columns")
     found = dict(zip(names, cells, strict=True))
-    row = dict.fromkeys(COLUMNS)
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name in COLUMNS.keys() & found.keys():
         try:
-            row[name] = COLUMNS[name].read(found[name])  # type: ignore[assignment]
+            row[name] = COLUMNS[name].read(found[name])
         except ValueError:
             raise ValueError(f"{name} is {found[name]!r}, a number belongs there") from None
     if any(row[name] in (None, "") for name in (*KEY, "status")):
