@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from costmodel import CostModel
 from experiments.runner import details
+from experiments.runner import measure as trials
 from experiments.runner.columns import COLUMNS
 from experiments.runner.measure import measure
 from experiments.runner.trial import Dimensions, Trial
@@ -83,3 +85,18 @@ def test_a_curve_is_thinned_without_losing_its_peaks() -> None:
     assert kept == sorted(set(kept))
     assert {0, 5_003, 9_999} <= set(kept)
     assert details.thinned(values[:10]) == list(range(10))
+
+
+def test_devices_are_measured_once_and_anew_for_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, measured_times = CostModel.read("costmodel/profiles/cpu-2core.json"), []
+    monkeypatch.setattr(trials, "calibrate", lambda devices, **_: measured_times.append(len(devices)) or known)
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"format": 1}')
+    for _ in range(2):
+        trials.calibrate_into(profile)
+        assert CostModel.read(profile) == known
+    assert measured_times == [8]
+    row, _ = measured("sigmoid-layer", "replicated", profile=profile)
+    assert (row["status"], row["cost_model"]) == ("ok", "calibrated")

@@ -94,17 +94,15 @@ def _run(
 
 def _profile(suite: Suite, directory: ResultsDirectory, board: Board, calibrate: Callable[[Path], None]) -> Path | None:
     """The cost model that the suite's directory holds, measured first if it holds none."""
-    path = directory.path / "profile.json"
     if not suite.calibrate:
         return None
-    if not path.exists():
-        board.start("measuring the devices")
-        try:
-            log = directory.path / "logs" / "calibration.txt"
-            call_in_child(calibrate, path, timeout_seconds=CALIBRATION_SECONDS, log=log)
-        except ChildFailed as error:
-            board.say(f"measuring the devices failed, predictions are by the preset: {error}")
-            return None
+    path, log = directory.path / "profile.json", directory.path / "logs" / "calibration.txt"
+    board.start("measuring the devices")
+    try:
+        call_in_child(calibrate, path, timeout_seconds=CALIBRATION_SECONDS, log=log)
+    except ChildFailed as error:
+        board.say(f"measuring the devices failed, predictions are by the preset: {error}")
+        return None
     return path
 
 

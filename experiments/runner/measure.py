@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,7 @@ from experiments.results import processor, revision
 from experiments.runner import details
 from experiments.runner.columns import KINDS, QUANTILES, column_of
 from experiments.runner.trial import Trial
-from planner import Collective, Infeasible, Plan, plan
+from planner import Collective, Infeasible, Plan, ProfileError, plan
 
 CALIBRATION_ROUNDS = 3
 COLLECTIVE_BYTES = tuple(2**power for power in range(10, 25, 2))
@@ -225,7 +226,13 @@ def host_peak_bytes() -> float:
 
 
 def calibrate_into(path: Path) -> None:
-    """Measures the devices at hand, and writes the profile; the file is there as a whole or not at all."""
+    """Measures the devices at hand, and writes the profile; the file is there as a whole or not at all.
+
+    A profile that is there already stays, unless it is another version's.
+    """
+    with suppress(FileNotFoundError, ProfileError):
+        CostModel.read(path)
+        return
     start_devices()
     model = calibrate(jax.devices(), rounds=CALIBRATION_ROUNDS, collective_bytes=COLLECTIVE_BYTES)
     draft = path.with_suffix(".new")
