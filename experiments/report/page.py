@@ -211,11 +211,11 @@ def _tiles(results: Results) -> Iterator[tuple[str, str, str]]:
         least = f"median; the least is {planned.fidelity.min():.3f}"
         yield "Fidelity of the plan", f"{planned.fidelity.median():.3f}", least
     if frame.largest_error.notna().any():
-        wrong = int(frame.numerics.fillna("").str.startswith("wrong").sum())
+        beyond = int(frame.numerics.fillna("").str.startswith("beyond").sum())
         yield (
             "Largest numeric error",
             f"{frame.largest_error.max():.1e}",
-            f"wrong in {_count(wrong, 'run')}" if wrong else "relative; all within tolerance",
+            f"beyond tolerance in {_count(beyond, 'run')}" if beyond else "relative; all within tolerance",
         )
 
 

@@ -113,7 +113,12 @@ def _columns() -> Iterator[Column]:
     yield Column("fidelity", "real", "1", "part of the communicated bytes that is as planned, 0 to 1")
     yield Column("rematerializations", "whole", "1", "arrays that the compiler gathered whole for want of a way")
     yield Column("largest_error", "real", "1", "difference to one device, relative to the array's largest element")
-    yield Column("numerics", "text", "", "ok, or wrong where that is beyond what another order of summation explains")
+    yield Column(
+        "numerics",
+        "text",
+        "",
+        "ok, or beyond tolerance: more than another order of summation explains, and in which result",
+    )
     yield Column("wall_seconds", "real", "s", "of the run's process, start-up included")
     yield Column("host_peak_bytes", "real", "B", "of the host's memory, that the run's process took at most")
     conditions = (

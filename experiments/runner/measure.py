@@ -103,7 +103,7 @@ def run(trial: Trial, found: Findings) -> None:
     found.details["samples"] = list(samples)
     if trial.check:
         checked = check(other, args, program=compiled)
-        found.row.update(largest_error=checked.error, numerics="ok" if checked.passed else f"wrong in {checked.worst}")
+        found.row.update(largest_error=checked.error, numerics="ok" if checked.passed else f"beyond tolerance in {checked.worst}")
 
 
 def planned(trial: Trial, target: Target) -> Plan:
@@ -230,7 +230,7 @@ def calibrate_into(path: Path) -> None:
 
     A profile that is there already stays, unless it is another version's.
     """
-    with suppress(FileNotFoundError, ProfileError):
+    with suppress(ProfileError):
         CostModel.read(path)
         return
     start_devices()
