@@ -6,8 +6,8 @@ BIN := .venv/bin
 # Several devices of one process call OpenBLAS at once; its threads then wait for each other, now and then for ever.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: setup test test-harness test-packages test-random demo lint bench-plans bench-plan-time bench-predict \
-  bench-audit bench-published bench-solver clean
+.PHONY: setup test test-harness test-packages test-random test-kills demo lint \
+  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-solver clean
 
 setup: .venv/installed
 
@@ -40,6 +40,9 @@ test-random: setup
 
 test-packages: setup
 	$(BIN)/python tests/sweep.py packages
+
+test-kills: setup
+	KILLS=20 $(BIN)/python -m pytest tests/test_runner.py -k killed
 
 demo: setup
 	$(BIN)/meshwright demo

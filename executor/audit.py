@@ -14,6 +14,7 @@ from typing import TypeVar
 import jax
 
 from executor.compiled import CompiledCollective, collectives
+from executor.race import lower
 from planner import Collective, Plan
 from planner.quantities import bytes_text
 
@@ -103,9 +104,21 @@ def audit(plan: Plan) -> Audit:
         NoDevices: the plan was made for a mesh without devices.
         NotImplementedError: the backend keeps to itself what it compiled.
     """
-    example_args = jax.tree.unflatten(plan.traced.in_tree, plan.traced.in_avals)
-    lowered = plan.jit().lower(*example_args)
+    return held_against(plan, *compile_watched(lower(plan)))
+
+
+def compile_watched(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, int]:
+    """Compiles a program, and counts the compiler's warnings of "Involuntary full rematerialization"."""
     program, warnings = _with_stderr(lowered.compile)
+    return program, warnings.count(b"Involuntary full rematerialization")
+
+
+def held_against(plan: Plan, program: jax.stages.Compiled, rematerializations: int) -> Audit:
+    """Compares a compiled program of the plan's function with the plan.
+
+    Raises:
+        NotImplementedError: the backend keeps to itself what it compiled.
+    """
     text, memory = program.as_text(), program.memory_analysis()
     if text is None or memory is None:
         raise NotImplementedError(
@@ -121,7 +134,7 @@ def audit(plan: Plan) -> Audit:
             + memory.temp_size_in_bytes
             - memory.alias_size_in_bytes
         ),
-        warnings.count(b"Involuntary full rematerialization"),
+        rematerializations,
     )
 
 

@@ -40,18 +40,24 @@ class Check:
     passed: bool
 
 
-def check(plan: Plan, args: Sequence[Any]) -> Check:
+def check(plan: Plan, args: Sequence[Any], *, program: jax.stages.Compiled | None = None) -> Check:
     """Runs the planned function and the unsharded one on the same arguments, and compares every result.
 
     Args:
         args: real arrays of the plan's shapes; they are not donated.
+        program: takes the planned function's place; it was compiled for arguments laid out as planned.
 
     Raises:
         PlanMismatch: the arguments are not of the plan's shapes.
         NoDevices: the plan's mesh has no devices here.
     """
     host = jax.tree.map(np.asarray, jax.tree.map(_key_data, tuple(args)))
-    found = jax.tree.leaves(plan.jit()(*jax.tree.map(_like, host, tuple(args))))
+    fresh = jax.tree.map(_like, host, tuple(args))
+    if program is None:
+        found = jax.tree.leaves(plan.jit()(*fresh))
+    else:
+        placed = plan.place(*fresh)
+        found = jax.tree.leaves(program(*(placed if len(fresh) != 1 else (placed,))))
     unsharded = jax.jit(jex_core.jaxpr_as_fun(plan.traced.jaxpr))
     wanted = unsharded(*jax.tree.leaves(jax.tree.map(_like, host, tuple(args))))
     errors = [compare(a, b) for a, b in zip(found, wanted, strict=True)]

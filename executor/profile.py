@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from executor.race import compile_programs, race
+from executor.race import Program, Runner, compile_programs, race
 from planner import Plan
+
+TRACED_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,30 @@ class Measurement:
         return float(np.quantile(self.samples, fraction))
 
 
-def measure(plan: Plan, args: Sequence[Any], *, repeats: int = 20) -> Measurement:
+def measure(
+    plan: Plan, args: Sequence[Any], *, repeats: int = 20, trace_dir: str | Path | None = None
+) -> Measurement:
     """Times calls of one planned function, after a few that warm up.
 
     Args:
         args: real arrays of the plan's shapes, laid out in any way; they are copied, so that donation takes nothing.
         repeats: timed calls.
+        trace_dir: a folder for what `jax.profiler` records of a few more calls, which are not timed; it holds a
+            `perfetto_trace.json.gz`, to be seen beside what `Plan.to_trace` predicts.
     """
-    return measure_interleaved({"": plan}, args, repeats=repeats)[""]
+    (program,), (taken,) = _timed({"": plan}, args, repeats)
+    if trace_dir is not None:
+        record(program, args, trace_dir)
+    return Measurement(taken, program.compile_seconds)
+
+
+def record(program: Program, args: Sequence[Any], trace_dir: str | Path) -> None:
+    """Records a few calls with `jax.profiler`, after one that warms up."""
+    runner = Runner(program, args)
+    runner.seconds()
+    with jax.profiler.trace(str(trace_dir), create_perfetto_trace=True):
+        for _ in range(TRACED_CALLS):
+            runner.seconds()
 
 
 def measure_interleaved(
@@ -54,12 +74,18 @@ def measure_interleaved(
 
     Plans that come out as the same program share a measurement.
     """
+    return {
+        name: Measurement(taken, program.compile_seconds)
+        for program, taken in zip(*_timed(plans, args, repeats), strict=True)
+        for name in program.names
+    }
+
+
+def _timed(
+    plans: Mapping[str, Plan], args: Sequence[Any], repeats: int
+) -> tuple[list[Program], list[tuple[float, ...]]]:
+    """Each different program, and the seconds of its calls."""
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; time at least one call")
     programs = compile_programs(plans)
-    samples = race(programs, args, least_rounds=repeats, least_seconds=0.0)
-    return {
-        name: Measurement(taken, program.compile_seconds)
-        for program, taken in zip(programs, samples, strict=True)
-        for name in program.names
-    }
+    return programs, race(programs, args, least_rounds=repeats, least_seconds=0.0)

@@ -94,7 +94,7 @@ def race(
     Returns:
         seconds of each call of each program; those far behind have fewer than the others.
     """
-    runners = [_Runner(program, args) for program in programs]
+    runners = [Runner(program, args) for program in programs]
     for runner in runners * WARMUP_CALLS:
         runner.seconds()
     samples: list[list[float]] = [[] for _ in runners]
@@ -122,8 +122,12 @@ def _in_the_running(samples: Sequence[Sequence[float]], far_behind: float) -> li
     return [index for index, median in enumerate(medians) if median <= far_behind * second]
 
 
-class _Runner:
-    """A program with its arguments on the devices; state that it returns goes round."""
+class Runner:
+    """A program with its arguments on the devices; state that it returns goes round.
+
+    Args:
+        args: real arrays, laid out in any way; they are copied, so that donation takes nothing.
+    """
 
     def __init__(self, program: Program, args: Sequence[Any]):
         self._program = program
@@ -132,6 +136,7 @@ class _Runner:
         self._args = placed if len(args) != 1 else (placed,)
 
     def seconds(self) -> float:
+        """Calls the program once, until its results are ready; how long that took."""
         begun = time.perf_counter()
         results = jax.block_until_ready(self._program.compiled(*self._args))
         elapsed = time.perf_counter() - begun

@@ -10,9 +10,11 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import typer
 from jax.sharding import Mesh
 
@@ -29,11 +31,13 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2*
 
 @dataclass(frozen=True)
 class Target:
-    """A function to plan, and the shapes to plan it for."""
+    """A function to plan, the shapes to plan it for, and how to make arguments to run it on."""
 
     fn: Callable[..., Any]
     example_args: tuple[Any, ...]
+    make_args: Callable[[jax.Array], tuple[Any, ...]]
     donate_argnums: tuple[int, ...] = ()
+    description: str = ""
 
 
 def target(name: str, size: Size) -> Target:
@@ -45,7 +49,7 @@ def target(name: str, size: Size) -> Target:
     if ":" in name:
         return _users_target(name)
     work = workload(name, size)
-    return Target(work.fn, work.example_args, work.donate_argnums)
+    return Target(work.fn, work.example_args, work.make_args, work.donate_argnums, work.description)
 
 
 def workload(name: str, size: Size = "test") -> Workload:
@@ -70,8 +74,24 @@ def _users_target(name: str) -> Target:
         raise typer.BadParameter(f"{name} cannot be called without arguments: {error}") from error
     match found := function():
         case (fn, tuple(example_args)) if callable(fn):
-            return Target(fn, example_args)
+            return Target(fn, example_args, partial(filled, example_args), description=inspect.getdoc(fn) or "")
     raise typer.BadParameter(f"{name}() returned {found!r}; it should return (fn, (example argument, ...))")
+
+
+def filled(example_args: tuple[Any, ...], key: jax.Array) -> tuple[Any, ...]:
+    """The arguments themselves where they are arrays; for shapes normal numbers, or zeros where those are no floats."""
+    leaves, tree = jax.tree.flatten(example_args)
+    keys = jax.random.split(key, len(leaves))
+    made = [
+        _array(leaf, each) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        for leaf, each in zip(leaves, keys, strict=True)
+    ]
+    return tuple(jax.tree.unflatten(tree, made))
+
+
+def _array(leaf: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.random.normal(key, leaf.shape, leaf.dtype) if is_float else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 def mesh(text: str) -> Mesh | str | int:

@@ -1,4 +1,4 @@
-"""The command line: `meshwright demo | plan | audit | calibrate | solve`."""
+"""The command line: `meshwright demo | plan | audit | calibrate | solve`, and the experiment runner's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from costmodel import CostModel
 from executor import audit as audit_plan
 from executor import calibrate as calibrate_devices
 from experiments import arguments
+from experiments.cli_runner import runner_app
 from experiments.demo import demo as run_demo
 from experiments.terminal import bars, console, table
 from experiments.workloads import names
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(runner_app)
 
 
 class SizeName(StrEnum):

@@ -14,7 +14,16 @@ def random_plans(planned: Plan, count: int) -> Mapping[str, Plan]:
     drawn = random.Random(0)
     found = {}
     for number in range(1, 1 + count):
-        picks = tuple(drawn.randrange(len(costs)) for costs in planned.problem.costs)
-        choice = planned.choice.instead(picks, planned.request.donors)
-        found[f"random {number}"] = replace(planned, choice=choice, strategy=f"random {number}")
+        name = f"random {number}"
+        found[name] = replace(_drawn(planned, drawn), strategy=name)
     return found
+
+
+def random_plan(planned: Plan, seed: int) -> Plan:
+    """One plan of the same problem, the same for the same seed."""
+    return replace(_drawn(planned, random.Random(seed)), strategy="random")
+
+
+def _drawn(planned: Plan, drawn: random.Random) -> Plan:
+    picks = tuple(drawn.randrange(len(costs)) for costs in planned.problem.costs)
+    return replace(planned, choice=planned.choice.instead(picks, planned.request.donors))

@@ -36,12 +36,12 @@ def conditions() -> str:
     """When, on what, and with which versions; a line for people."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "jaxlib", "ortools"))
     return (
-        f"{datetime.date.today().isoformat()}, {os.cpu_count()} cores of {_processor()}, Python "
+        f"{datetime.date.today().isoformat()}, {os.cpu_count()} cores of {processor()}, Python "
         f"{platform.python_version()}, {versions}, revision {revision()}"
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """Linux has the name in a file; elsewhere the platform says what it can."""
     try:
         found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())

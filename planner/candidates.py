@@ -66,15 +66,15 @@ def candidates(priced: Priced, problem: Problem, ties: Sequence[int | None], tim
             key = (id(strategies), node.kind, tuple(node.sizes), factors)  # layers repeat
             if key not in known:
                 sizes = priced.cost.axis_sizes
-                known[key] = [_follows(recipe, strategy, factors, node, sizes) for strategy in strategies]
+                known[key] = [follows(recipe, strategy, factors, node, sizes) for strategy in strategies]
             allowed.append(known[key])
-        picks = complete(problem, allowed, time_limit)
+        picks = completed(problem, allowed, time_limit)
         if picks is not None:
             result[name] = picks
     return result
 
 
-def complete(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: float) -> Picks | None:
+def completed(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: float) -> Picks | None:
     """The best assignment of allowed strategies; a node for which none is allowed (pinned by the user) is free.
 
     `allowed` has no entry for the problem's last node, the replicated ops.
@@ -89,11 +89,20 @@ def complete(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: fl
 
 def batch_factors(graph: Graph, decisions: Decisions, ties: Sequence[int | None]) -> list[frozenset[int]]:
     """For each node, the factors that the leading dimension of the data runs through."""
+    return factors_from(graph, decisions, [(position, 0) for position in _data(graph, ties)])
+
+
+def factors_from(graph: Graph, decisions: Decisions, starts: Iterable[tuple[int, int]]) -> list[frozenset[int]]:
+    """For each node, the factors that some dimensions of the arguments run through.
+
+    Args:
+        starts: an argument's position and a dimension of it.
+    """
     found: list[set[int]] = [set() for _ in decisions.nodes]
-    for position in _data(graph, ties):
+    for position, dim in starts:
         argument = decisions.homes[graph.body.inputs[position]]
-        if argument.node != REPLICATED and argument.dims[0]:
-            found[argument.node].add(argument.dims[0][0])
+        if argument.node != REPLICATED and argument.dims[dim]:
+            found[argument.node].add(argument.dims[dim][0])
     links = [
         (home.node, have[0], use.node, want[0])
         for use in decisions.edges
@@ -126,7 +135,7 @@ def _data(graph: Graph, ties: Sequence[int | None]) -> Iterable[int]:
     return [next((index for index in rest if inputs[index].shape[0] in rows), rest[0])]
 
 
-def _follows(recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]) -> bool:
+def follows(recipe: Recipe, strategy: Strategy, batch: frozenset[int], node: Node, sizes: Mapping[str, int]) -> bool:
     """Whether a strategy does on every axis what the recipe says."""
     if node.kind == "view":  # how a value is handed out follows from who reads it
         return True

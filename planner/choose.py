@@ -21,7 +21,7 @@ from planner.predict import Prediction, predict
 from planner.price import Priced, price
 from planner.problem import Problem, tie
 from planner.progress import Stages
-from planner.solve import Solution, solve
+from planner.solve import Progress, Solution, solve
 from planner.specs import Request, constraints, mapped, pins
 from planner.trace import Traced
 from planner.twins import twins
@@ -47,6 +47,7 @@ class Choice:
         solution: its cost is what the problem says.
         candidates: the hand-written layouts' picks, by name.
         timings: seconds in "build" and "solve".
+        progress: how the search went, without the memory limit.
     """
 
     mesh: MeshChoice
@@ -57,6 +58,7 @@ class Choice:
     prediction: Prediction
     candidates: Mapping[str, tuple[int, ...]]
     timings: Mapping[str, float]
+    progress: tuple[Progress, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -165,7 +167,8 @@ def choose(
     built = time.perf_counter()
     starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
     memory = limits.memory_bytes or default_memory_limit(mesh)
-    solution = solve(problem, starts=tuple(starts.values()), time_limit=limits.seconds)
+    steps: list[Progress] = []
+    solution = solve(problem, starts=tuple(starts.values()), time_limit=limits.seconds, progress=steps.append)
     assert solution.picks is not None, "without a memory limit there is always an assignment"
     assignment = Assignment(priced, tuple(map(int, solution.picks)))
     prediction = predict(assignment, request.donors)
@@ -175,7 +178,7 @@ def choose(
             assignment, solution, problem, starts, request.donors, memory, left
         )
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
-    choice = Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings)
+    choice = Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings, tuple(steps))
     return _no_worse_than_candidates(choice, request.donors, memory)
 
 

@@ -49,6 +49,58 @@ class Peak:
     largest: tuple[Allocation, ...]
 
 
+@dataclass(frozen=True)
+class MemoryCurve:
+    """What is in a device's memory from each of some program points until the next.
+
+    Attributes:
+        times: program points, ascending; as long as all others.
+        argument_bytes, temporary_bytes: alive then; temporaries that lie in the memory of results to come left out.
+        result_bytes: the same; the memory of results that take over no argument's is set aside from the start.
+        sources: the user's line that was reached last, or empty.
+    """
+
+    times: tuple[int, ...]
+    argument_bytes: tuple[float, ...]
+    result_bytes: tuple[float, ...]
+    temporary_bytes: tuple[float, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> tuple[float, ...]:
+        return tuple(map(sum, zip(self.argument_bytes, self.result_bytes, self.temporary_bytes, strict=True)))
+
+
+def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingProxyType({})) -> MemoryCurve:
+    """What is alive at every program point at which that changes; the highest total is `peak`'s.
+
+    Args:
+        lines: the user's line that is reached at a program point, ascending.
+    """
+    times = sorted({0, *(one.start for one in allocations), *(one.end + 1 for one in allocations)})[:-1]
+    place = {time: index for index, time in enumerate(times)}
+    roles: tuple[Role, ...] = ("argument", "result", "temporary")
+    change = {role: np.zeros(len(times) + 1) for role in roles}
+    for one in allocations:
+        change[one.role][place[0 if one.role == "result" else one.start]] += one.nbytes
+        change[one.role][place.get(one.end + 1, len(times))] -= one.nbytes
+    alive = {role: np.cumsum(steps)[:-1] for role, steps in change.items()}
+    results = [one for one in allocations if one.role == "result"]
+    largest = max((one.nbytes for one in results), default=0.0)
+    guests = [one for one in allocations if one.role == "temporary" and one.nbytes <= largest]
+    held = np.array([_held_bytes((*results, *guests), time) for time in times])
+    reached = sorted((point, line) for point, line in lines.items() if line)
+    points = [point for point, _ in reached]
+    sources = [reached[at - 1][1] if (at := bisect.bisect_right(points, time)) else "" for time in times]
+    return MemoryCurve(
+        tuple(times),
+        tuple(alive["argument"].tolist()),
+        tuple(alive["result"].tolist()),
+        tuple((alive["temporary"] - held).tolist()),
+        tuple(sources),
+    )
+
+
 def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingProxyType({})) -> Peak:
     """The program point at which most is alive.
 

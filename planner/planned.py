@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,10 +18,13 @@ from planner.errors import NoDevices
 from planner.explain import explain
 from planner.jitted import PlannedFunction, check_arguments, place
 from planner.layout import Layout, to_spec
+from planner.memory import MemoryCurve
 from planner.mesh import auto_mesh, mesh_choices
+from planner.perfetto import memory_curve, trace_json
 from planner.predict import Prediction
 from planner.problem import Problem
 from planner.serialize import from_json, to_json
+from planner.solve import Progress
 from planner.specs import Request
 from planner.trace import Traced
 
@@ -73,6 +77,11 @@ class Plan:
     def gap(self) -> float:
         """How much of the plan's cost is not proven necessary, relative to it."""
         return self.choice.solution.gap
+
+    @property
+    def progress(self) -> tuple[Progress, ...]:
+        """How the search went: each better plan and each better bound, with the seconds since it began."""
+        return self.choice.progress
 
     @property
     def problem(self) -> Problem:
@@ -181,6 +190,19 @@ class Plan:
     def explain(self) -> str:
         """What was chosen, what it costs, and what the runner-up costs, for people."""
         return explain(self)
+
+    def to_trace(self, path: str | Path) -> None:
+        """Writes the timeline that the model expects of one call, for Perfetto or chrome://tracing, as JSON.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text(trace_json(self.choice.assignment, self.request.donors, self.prediction))
+
+    @cached_property
+    def memory_over_time(self) -> MemoryCurve:
+        """What the model expects in the memory of a device, from program point to program point."""
+        return memory_curve(self.choice.assignment, self.request.donors)
 
     def to_json(self) -> str:
         """The plan's choices; `Plan.from_json` makes it a plan again without searching."""
