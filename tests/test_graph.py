@@ -217,6 +217,7 @@ def test_other_transpositions_stay(fn: Callable[..., Any]) -> None:
     assert "transpose" in names_of(graph_of(fn, x))
 
 
+@pytest.mark.alone
 def test_tracing_and_building_the_graph_cost_less_than_twice_the_jaxpr_alone() -> None:
     """Of the largest program there is, GPT-2's train step of twelve layers written out; the best of three."""
     work = workload("gpt", "full")

@@ -22,6 +22,8 @@ from experiments.random_plans import random_plans
 from experiments.workloads import workload
 from planner import Plan, plan
 
+pytestmark = pytest.mark.alone
+
 APART = 2.0
 """Programs whose medians differ by this factor have a rank that noise does not change."""
 WIDEST_RATIO = 2.0

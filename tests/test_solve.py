@@ -229,6 +229,7 @@ def test_progress_tells_of_ever_better_costs_and_bounds() -> None:
     assert told[-1].cost == found.cost
 
 
+@pytest.mark.alone
 def test_an_interrupt_returns_the_best_so_far() -> None:
     problem = mesh_problem(20, 12)
     main = threading.main_thread().ident
