@@ -6,21 +6,17 @@ A case is one workload on one mesh: the plan, the hand-written layouts and rando
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import jax
 import pandas as pd
 import typer
 
 from executor import audit
 from executor.race import contenders
-from experiments import arguments
-from experiments.cases import Cases, by_conditions
+from experiments.cases import Cases, by_conditions, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, keep, markdown, write_csv
 from experiments.terminal import console, table
-from experiments.workloads import names, workload
-from planner import plan
 
 MESHES = ("8", "2x4", "2x2x2")
 RANDOM_PLANS = 3
@@ -37,29 +33,10 @@ programs with a collective that nobody planned and that has more than {NOTABLE:.
 """What stands above the table in docs/results.md."""
 
 
-def main(
-    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
-    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 600.0,
-) -> None:
-    """Audits plans of all workloads, and keeps the table of all cases audited so far in docs/results.md."""
-    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
-    CASES.measure(selected, audit_case, timeout, again)
-    report()
-
-
 def audit_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """What the audit of each plan finds. Runs in a process of its own, on CPU devices."""
-    jax.config.update("jax_platforms", "cpu")
-    arguments.offer_cpu_devices(mesh)
-    work = workload(workload_name)
-    planned = plan(
-        work.fn,
-        work.example_args,
-        arguments.device_mesh(arguments.shape(mesh)),
-        donate_argnums=work.donate_argnums,
-    )
+    offer_devices(mesh)
+    _, planned = planned_case(workload_name, mesh)
     found = []
     for name, each in {**contenders(planned), **random_plans(planned, RANDOM_PLANS)}.items():
         seen = audit(each)
@@ -121,4 +98,5 @@ def spread(part: pd.DataFrame) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    about = "Audits plans of all workloads, and keeps the table in docs/results.md."
+    typer.run(CASES.command(MESHES, audit_case, report, 600.0, about))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,12 +16,9 @@ import pandas as pd
 import typer
 
 from executor.race import compile_programs, contenders, race
-from experiments import arguments
-from experiments.cases import Cases, by_conditions
+from experiments.cases import Cases, by_conditions, offer_devices, planned_case
 from experiments.results import OUT, keep, markdown, write_csv
 from experiments.terminal import console, table
-from experiments.workloads import names, workload
-from planner import plan
 
 MESHES = ("8", "2x4", "2x2x2")
 TARGET_RATIO = 1.05
@@ -86,29 +83,10 @@ class Verdict:
         return "no" if self.low > TARGET_RATIO else "within noise"
 
 
-def main(
-    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
-    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 600.0,
-) -> None:
-    """Times plans against hand-written layouts, and keeps the table of all cases measured so far in docs/results.md."""
-    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
-    CASES.measure(selected, measure_case, timeout, again)
-    report()
-
-
 def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """A `Timed` as a record for each program, under "programs". Runs in a process of its own, on CPU devices."""
-    jax.config.update("jax_platforms", "cpu")
-    arguments.offer_cpu_devices(mesh)
-    work = workload(workload_name)
-    planned = plan(
-        work.fn,
-        work.example_args,
-        arguments.device_mesh(arguments.shape(mesh)),
-        donate_argnums=work.donate_argnums,
-    )
+    offer_devices(mesh)
+    work, planned = planned_case(workload_name, mesh)
     programs = compile_programs(contenders(planned))
     args = work.make_args(jax.random.key(0))
     samples = race(programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, far_behind=FAR_BEHIND)
@@ -166,4 +144,5 @@ def resampled_medians(timed: Timed, random: np.random.Generator) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    about = "Times plans against hand-written layouts, and keeps the table in docs/results.md."
+    typer.run(CASES.command(MESHES, measure_case, report, 600.0, about))

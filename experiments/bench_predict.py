@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import matplotlib as mpl
@@ -19,13 +19,10 @@ from matplotlib.figure import Figure
 
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders, race
-from experiments import arguments
-from experiments.cases import Cases, by_conditions
+from experiments.cases import Cases, by_conditions, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, write_csv
 from experiments.terminal import console, table
-from experiments.workloads import names, workload
-from planner import plan
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
@@ -49,36 +46,16 @@ percentile; within each workload a rank correlation of 0.95.
 """What stands above the tables in docs/results.md."""
 
 
-def main(
-    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
-    meshes: Annotated[list[str] | None, typer.Option("--mesh", help="Such as 2x4; may be repeated.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also what this revision has measured already.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.")] = 900.0,
-) -> None:
-    """Holds predictions against the clock, and keeps table and plot of all cases measured so far in docs."""
-    selected = [(name, mesh) for name in workload_names or names() for mesh in meshes or MESHES]
-    CASES.measure(selected, measure_case, timeout, again)
-    report()
-
-
 def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """For each program its names, predicted seconds and the seconds of its calls. Runs in a process of its own.
 
     Profile and plans are kept too, so that another model can be held against the same measurements.
     """
-    jax.config.update("jax_platforms", "cpu")
-    arguments.offer_cpu_devices(mesh)
+    offer_devices(mesh)
     calibration = Calibration(jax.devices(), COLLECTIVE_BYTES)
     calibration.compile()
     calibration.time_once()
-    work = workload(workload_name)
-    planned = plan(
-        work.fn,
-        work.example_args,
-        arguments.device_mesh(arguments.shape(mesh)),
-        donate_argnums=work.donate_argnums,
-        cost_model=calibration.model(),
-    )
+    work, planned = planned_case(workload_name, mesh, calibration.model())
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))
     samples: list[list[float]] = [[] for _ in programs]
@@ -179,4 +156,5 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    about = "Holds predictions against the clock, and keeps table and plot in docs."
+    typer.run(CASES.command(MESHES, measure_case, report, 900.0, about))

@@ -10,14 +10,19 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import jax
 import pandas as pd
+import typer
 
+from costmodel import CostModel
+from experiments import arguments
 from experiments.child import ChildFailed, call_in_child
 from experiments.results import conditions, revision
 from experiments.terminal import bars
-from experiments.workloads import names
+from experiments.workloads import Workload, names, workload
+from planner import Plan, plan
 
 Case = tuple[str, str]
 """Workload and mesh, as typed."""
@@ -46,6 +51,40 @@ class Cases:
                 if again or not self.is_measured(case, at):
                     self.store(case, here, outcome(case, measure, timeout))
                 shown.advance(task)
+
+    def command(
+        self,
+        meshes: Sequence[str],
+        measure: Callable[[str, str], Mapping[str, Any]],
+        report: Callable[[], None],
+        timeout: float,
+        about: str,
+    ) -> Callable[..., None]:
+        """A command for `typer.run` that measures workloads on meshes, all by default, and then reports.
+
+        Args:
+            timeout: seconds that a case may take, unless the command's caller says otherwise.
+            about: what its help says.
+        """
+
+        def main(
+            workload_names: Annotated[
+                list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")
+            ] = None,
+            only: Annotated[
+                list[str] | None, typer.Option("--mesh", help="Only this, such as 2x4; may be repeated.")
+            ] = None,
+            again: Annotated[
+                bool, typer.Option("--again", help="Also what this revision has measured already.")
+            ] = False,
+            limit: Annotated[float, typer.Option("--timeout", help="Seconds that a case may take.")] = timeout,
+        ) -> None:
+            wanted = [(name, mesh) for name in workload_names or names() for mesh in only or meshes]
+            self.measure(wanted, measure, limit, again)
+            report()
+
+        main.__doc__ = about
+        return main
 
     def store(self, case: Case, here: str, found: Mapping[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,6 +117,25 @@ def outcome(case: Case, measure: Callable[[str, str], Mapping[str, Any]], timeou
     except ChildFailed as error:
         return {"failure": str(error)}
     return found
+
+
+def offer_devices(mesh: str) -> None:
+    """As many CPU devices as the mesh has; a case begins with it."""
+    jax.config.update("jax_platforms", "cpu")
+    arguments.offer_cpu_devices(mesh)
+
+
+def planned_case(workload_name: str, mesh: str, cost_model: CostModel | None = None) -> tuple[Workload, Plan]:
+    """A case's workload and its plan, by default at the preset's prices."""
+    work = workload(workload_name)
+    planned = plan(
+        work.fn,
+        work.example_args,
+        arguments.device_mesh(arguments.shape(mesh)),
+        donate_argnums=work.donate_argnums,
+        cost_model=cost_model,
+    )
+    return work, planned
 
 
 def by_conditions(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
