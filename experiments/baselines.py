@@ -14,6 +14,7 @@ from planner.candidates import Recipe, batch_factors, completed, factors_from, f
 from planner.choose import CANDIDATE_SECONDS
 from planner.decisions import Node
 from planner.strategies import Strategy
+from planner.twins import merge, twins
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -147,7 +148,8 @@ def _completed(planned: Plan, name: str, allowed: Callable[[int, Node, Strategy]
         [allowed(at, node, strategy) for strategy in strategies]
         for at, (node, strategies) in enumerate(zip(priced.decisions.nodes, priced.strategies, strict=True))
     ]
-    picks = completed(planned.choice.problem, mask, CANDIDATE_SECONDS)
+    merged = merge(priced.problem, (*twins(priced.decisions), -1))
+    picks = completed(merged, mask, CANDIDATE_SECONDS)
     if picks is None:
         raise NotApplicable(f"no assignment of the problem is {name}")
     return replace(planned, choice=planned.choice.instead(picks, planned.request.donors), strategy=name)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pandas as pd
 import typer
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 
 from costmodel import CostModel, preset
 from experiments import arguments
@@ -130,14 +130,13 @@ def _planner(workload_name: str, mesh: str) -> Callable[[], Plan]:
     if workload_name in LARGE:
         work = LARGE[workload_name]()
         machine = CostModel(preset(f"h100-dgx:{math.prod(shape) // 8}"))
-        devices = AbstractMesh(shape, tuple("xyz"[: len(shape)]))
-        known = functools.partial(plan, cost_model=machine, memory_limit=NO_LIMIT_BYTES)
+        more: dict[str, Any] = {"cost_model": machine, "memory_limit": NO_LIMIT_BYTES}
+        on: Mesh | AbstractMesh = AbstractMesh(shape, tuple("xyz"[: len(shape)]))
     else:
         arguments.offer_cpu_devices(mesh)
-        work, devices, known = workload(workload_name, "full"), arguments.device_mesh(shape), plan
-    args = work.example_args
+        work, on, more = workload(workload_name, "full"), arguments.device_mesh(shape), {}
     return functools.partial(
-        known, work.fn, args, devices, donate_argnums=work.donate_argnums, time_limit=LIMIT_SECONDS
+        plan, work.fn, work.example_args, on, donate_argnums=work.donate_argnums, time_limit=LIMIT_SECONDS, **more
     )
 
 

@@ -181,12 +181,19 @@ def solve(
     time_limit: TimeOption = 30.0,
     out: Annotated[Path, typer.Option(help="Where the solution goes, as JSON.")] = Path("solution.json"),
     progress: Annotated[bool, typer.Option("--progress", help="Tell each improvement.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the random choices.")] = 0,
+    work_limit: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Work, in seconds of a core, after which the answer is the same in every run."),
+    ] = None,
 ) -> None:
     """Solves a sharding problem in the form of the ASPLOS 2025 contest; starting up and reading count as time."""
     begun: float = context.obj
     problem = Problem.read(file)
     left = max(0.0, time_limit - (time.perf_counter() - begun))
-    found = solve_problem(problem, time_limit=left, progress=tell_progress if progress else None)
+    found = solve_problem(
+        problem, time_limit=left, work_limit=work_limit, seed=seed, progress=tell_progress if progress else None
+    )
     write(out, json.dumps(solution_record(found, time.perf_counter() - begun)) + "\n")
     typer.echo(f"{found.status}: {score(found.cost, found.lower_bound)}, in {out}")
     if found.picks is None:

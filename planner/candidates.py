@@ -17,9 +17,9 @@ from planner.decisions import REPLICATED, Decisions, Node
 from planner.graph import Graph, aval_of
 from planner.layout import shard_count
 from planner.price import Priced
-from planner.problem import Problem
 from planner.solve import solve
 from planner.strategies import Strategy
+from planner.twins import Merged
 
 Picks = tuple[int, ...]
 
@@ -54,8 +54,8 @@ def recipes(axes: Sequence[str]) -> Mapping[str, Recipe]:
     return result
 
 
-def candidates(priced: Priced, problem: Problem, ties: Sequence[int | None], time_limit: float) -> Mapping[str, Picks]:
-    """Each recipe's best completion that the problem allows; a recipe with none is left out."""
+def candidates(priced: Priced, merged: Merged, ties: Sequence[int | None], time_limit: float) -> Mapping[str, Picks]:
+    """Each recipe's best completion that the problem allows, as picks of the whole; a recipe with none is left out."""
     batch = batch_factors(priced.graph, priced.decisions, ties)
     axes = tuple(priced.cost.axis_sizes)
     result: dict[str, Picks] = {}
@@ -68,23 +68,24 @@ def candidates(priced: Priced, problem: Problem, ties: Sequence[int | None], tim
                 sizes = priced.cost.axis_sizes
                 known[key] = [follows(recipe, strategy, factors, node, sizes) for strategy in strategies]
             allowed.append(known[key])
-        picks = completed(problem, allowed, time_limit)
+        picks = completed(merged, allowed, time_limit)
         if picks is not None:
             result[name] = picks
     return result
 
 
-def completed(problem: Problem, allowed: Sequence[Sequence[bool]], time_limit: float) -> Picks | None:
+def completed(merged: Merged, allowed: Sequence[list[bool]], time_limit: float) -> Picks | None:
     """The best assignment of allowed strategies; a node for which none is allowed (pinned by the user) is free.
 
-    `allowed` has no entry for the problem's last node, the replicated ops.
+    `allowed` is for the nodes of the whole problem; it has no entry for the last, the replicated ops.
     """
-    costs = tuple(
-        np.where(mask, cost, np.inf) if any(mask) else cost
-        for mask, cost in zip((*map(np.array, allowed), np.array([True])), problem.costs, strict=True)
-    )
-    solution = solve(replace(problem, costs=costs), time_limit=time_limit)
-    return tuple(map(int, solution.picks)) if solution.picks is not None else None
+    costs = list(merged.problem.costs)
+    masks = {(node, id(mask)): mask for node, mask in zip(merged.of.tolist(), allowed, strict=False)}
+    for (node, _), mask in masks.items():
+        if any(mask):
+            costs[node] = np.where(mask, costs[node], np.inf)
+    solution = solve(replace(merged.problem, costs=tuple(costs)), time_limit=time_limit)
+    return tuple(merged.lift(solution.picks).tolist()) if solution.picks is not None else None
 
 
 def batch_factors(graph: Graph, decisions: Decisions, ties: Sequence[int | None]) -> list[frozenset[int]]:

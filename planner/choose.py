@@ -24,7 +24,7 @@ from planner.progress import Stages
 from planner.solve import Progress, Solution, solve
 from planner.specs import Request, constraints, mapped, pins
 from planner.trace import Traced
-from planner.twins import twins
+from planner.twins import merge, twins
 from planner.uses import decide
 
 CANDIDATE_SECONDS = 2.0
@@ -161,16 +161,25 @@ def choose(
     begun = time.perf_counter()
     priced = build(traced, graph, request, mesh)
     report_unruled(priced.decisions, limits.unknown)
-    problem = tie(priced.problem, (*twins(priced.decisions), -1))
+    classes = (*twins(priced.decisions), -1)
+    problem, merged = tie(priced.problem, classes), merge(priced.problem, classes)
     if sum(float(seconds.min()) for seconds in problem.costs) >= to_beat:
         return None
     built = time.perf_counter()
-    starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
+    starts = candidates(priced, merged, request.ties, CANDIDATE_SECONDS)
     memory = limits.memory_bytes or default_memory_limit(mesh)
     steps: list[Progress] = []
-    solution = solve(problem, starts=tuple(starts.values()), time_limit=limits.seconds, progress=steps.append)
+    solution = solve(
+        merged.problem,
+        starts=[*map(merged.project, starts.values())],
+        time_limit=limits.seconds,
+        progress=steps.append,
+    )
     assert solution.picks is not None, "without a memory limit there is always an assignment"
-    assignment = Assignment(priced, tuple(map(int, solution.picks)))
+    assignment = Assignment(priced, tuple(merged.lift(solution.picks).tolist()))
+    cost = problem.evaluate(assignment.picks).cost
+    lower_bound = min(cost, solution.lower_bound)
+    solution = replace(solution, picks=np.array(assignment.picks), cost=cost, lower_bound=lower_bound)
     prediction = predict(assignment, request.donors)
     if prediction.peak_bytes > memory:
         left = limits.seconds - (time.perf_counter() - built)
@@ -185,12 +194,12 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse. What is
-    worse by more than a hair is not looked at.
+    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and a wait
+    for the slowest device even where none waits. What is worse by more than that is not looked at.
     """
-    best = choice
+    best, slack = choice, HAIR + choice.priced.cost.device.skew
     for picks in choice.candidates.values():
-        if choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost:
+        if choice.problem.evaluate(picks).cost > (1 + slack) * choice.solution.cost:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit
@@ -208,12 +217,13 @@ def given(
     priced: Priced, picks: Sequence[int], request: Request, status: str, lower_bound: float, mesh: MeshChoice
 ) -> Choice:
     """A choice made earlier."""
-    problem = tie(priced.problem, (*twins(priced.decisions), -1))
+    classes = (*twins(priced.decisions), -1)
+    problem = tie(priced.problem, classes)
     assignment = Assignment(priced, tuple(picks))
     cost = problem.evaluate(picks).cost
     solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
     prediction = predict(assignment, request.donors)
-    starts = candidates(priced, problem, request.ties, CANDIDATE_SECONDS)
+    starts = candidates(priced, merge(priced.problem, classes), request.ties, CANDIDATE_SECONDS)
     return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
 
 

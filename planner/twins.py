@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from planner.decisions import REPLICATED, Decisions, Node
+from planner.problem import Edge, FloatArray, IntArray, Problem
 
 ROUNDS = 3
 
@@ -49,3 +53,52 @@ def _signature(node: Node) -> Hashable:
 def _numbered(labels: Sequence[Hashable]) -> tuple[int, ...]:
     numbers: dict[Hashable, int] = {}
     return tuple(numbers.setdefault(label, len(numbers)) for label in labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A problem with one node for each class of twins.
+
+    Attributes:
+        of: for each node of the whole problem, its node here.
+        first: for each node here, the first of the whole that it stands for.
+    """
+
+    problem: Problem
+    of: IntArray
+    first: IntArray
+
+    def lift(self, picks: Sequence[int] | IntArray) -> IntArray:
+        """Picks of the whole problem."""
+        return np.asarray(picks, dtype=np.int64)[self.of]
+
+    def project(self, picks: Sequence[int] | IntArray) -> IntArray:
+        """Of picks that are the same within each class."""
+        return np.asarray(picks, dtype=np.int64)[self.first]
+
+
+def merge(problem: Problem, classes: Sequence[int]) -> Merged:
+    """A problem without a limit to memory, as small as if each layer were there once.
+
+    Args:
+        classes: for each node; those of one class have equally many strategies.
+    """
+    of = np.array(_numbered(classes), dtype=np.int64)
+    first = np.unique(of, return_index=True)[1]
+    costs: list[FloatArray] = [np.zeros(problem.costs[node].size) for node in first]
+    for node, seconds in zip(of.tolist(), problem.costs, strict=True):
+        costs[node] += seconds
+    alike: dict[tuple[int, int, int], int] = {}
+    for edge in problem.edges:
+        key = (int(of[edge.tail]), int(of[edge.head]), id(edge.cost))
+        alike[key] = alike.get(key, 0) + 1
+    matrices = {id(edge.cost): edge.cost for edge in problem.edges}
+    merged = Problem(
+        costs=tuple(costs),
+        usages=tuple(np.zeros_like(cost) for cost in costs),
+        intervals=((0, 0),) * len(costs),
+        edges=tuple(Edge(tail, head, count * matrices[key]) for (tail, head, key), count in alike.items()),
+        names=tuple(problem.names[node] for node in first) if problem.names else (),
+        name=problem.name,
+    )
+    return Merged(merged, of, first)

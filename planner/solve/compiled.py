@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,8 +22,8 @@ def _as_it_is(function: Function) -> Function:
 def _compiled(function: Function) -> Function:
     import numba
 
-    compile_it: Callable[[Function], Function] = numba.njit(cache=True, nogil=True, error_model="numpy")
-    return compile_it(function)
+    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return cast(Function, compiled)
 
 
 kernel = _compiled if find_spec("numba") else _as_it_is
