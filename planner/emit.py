@@ -8,6 +8,7 @@ that are constrained inside.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,16 +82,15 @@ class _Emitter:
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
         if op.primitive is jex_primitives.sharding_constraint_p:
             return operands
-        if op.primitive is ruled_call_p and op in self.decisions.members:
-            return self.on_shards(op, operands)
-        if op.primitive is jex_primitives.fft_p:
-            return [_in_rows(op.primitive.bind(_in_rows(operands[0]), **op.params))]
+        if op.primitive in ON_SHARDS:
+            run = ON_SHARDS[op.primitive](op)
+            return self.on_shards(run, op, operands) if op in self.decisions.members else run(*operands)
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
 
-    def on_shards(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
-        """The user's function on each device's shards, whose partial results are summed."""
+    def on_shards(self, fn: Callable[..., Sequence[Any]], op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+        """What an op does, on each device's shards; partial results are summed."""
         index, member = self.decisions.members[op]
         strategy = self.assignment.strategy(index)
         specs = [
@@ -100,7 +100,7 @@ class _Emitter:
         over = strategy.axes_on(member.reduced)
 
         def run(*shards: Any) -> list[Any]:
-            made = op.params["ruled"].fn(*shards)
+            made = list(fn(*shards))
             return lax.psum(made, over) if over else made
 
         mapped = jax.shard_map(run, mesh=self.mesh, in_specs=tuple(specs[0]), out_specs=specs[1], check_vma=False)
@@ -155,10 +155,23 @@ class _Emitter:
         return lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
 
 
-def _in_rows(array: Any) -> Any:
-    """The array in row-major memory.
+def _transform(op: Op) -> Callable[..., Sequence[Any]]:
+    """A Fourier transform from rows to rows.
 
     XLA lets a transform read and write in whatever order collectives around it work best in, and then its CPU backend
     refuses any but this one.
     """
+    return lambda array: [_in_rows(op.primitive.bind(_in_rows(array), **op.params))]
+
+
+def _in_rows(array: Any) -> Any:
+    """The array in row-major memory."""
     return with_layout_constraint(array, MemoryLayout(tuple(range(array.ndim))))
+
+
+ON_SHARDS: Mapping[jex_core.Primitive, Callable[[Op], Callable[..., Sequence[Any]]]] = {
+    ruled_call_p: lambda op: op.params["ruled"].fn,
+    jex_primitives.fft_p: _transform,
+    jex_primitives.top_k_p: lambda op: functools.partial(op.primitive.bind, **op.params),
+}
+"""What is run on each device's shards by `shard_map`, for XLA would gather for it; by primitive, how it runs."""

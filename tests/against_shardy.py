@@ -42,6 +42,7 @@ DIFFERENCES = {
         "conv_general_dilated", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul",
         "scatter-sub", "select_and_scatter", "select_and_scatter_add", "sharding_constraint",
     },
+    "XLA gathers its rows, so that the fallback keeps it whole; plans run it on shards": {"fft"},
     "Shardy shards what an update leaves alone; XLA gathers it": {"dynamic_update_slice"},
     "Shardy shards a repeated dimension, or one matched in part; it rarely pays": {"reshape", "tile"},
     "ours knows only batch dimensions, as the library calls do": {"symmetric_product"},

@@ -1,6 +1,10 @@
 """Eight CPU devices and strict dtype promotion for every test; set before anything touches a device."""
 
+import os
 from collections.abc import Iterator
+
+# Before JAX loads it: eight devices call OpenBLAS at once, and its threads wait for each other, now and then for ever.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
 import pytest

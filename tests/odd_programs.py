@@ -96,7 +96,7 @@ def switch(x: Array, i: Array) -> Array:
 def while_of_two_carries(x: Array) -> tuple[Array, Array]:
     def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
         a, b = state
-        return b.T @ a / TWO, a.T @ b / TWO
+        return b.T @ a / np.float32(256), a.T @ b / np.float32(256)
 
     return lax.while_loop(lambda state: jnp.abs(state[0]).max() > ONE, body, (x.T @ x, x.T @ jnp.sin(x)))
 

@@ -205,8 +205,8 @@ def harness_maker(batch: int | None) -> Callable[[str], Job]:
         args = [tuple(found[name].dyn_args_maker(np.random.RandomState(each))) for each in seeds]
         if batch is None:
             return Job(Case(name, fn, args[0]), MESHES, DRAWN)
-        stacked = jax.tree.map(lambda *rows: jnp.stack(rows), *args)
-        return Job(Case(name, jax.vmap(fn) if stacked else fn, stacked), MESHES[:1], DRAWN)
+        stacked = jax.tree.map(lambda *rows: (jnp if isinstance(rows[0], jax.Array) else np).stack(rows), *args)
+        return Job(Case(name, jax.vmap(fn) if stacked else fn, stacked), MESHES[:1], 1)
 
     return make
 
@@ -214,7 +214,7 @@ def harness_maker(batch: int | None) -> Callable[[str], Job]:
 def random_job(name: str) -> Job:
     jax.config.update("jax_enable_x64", False)
     program = draw(int(name))
-    return Job(replace(program.case, name=name), (program.mesh,), DRAWN)
+    return Job(replace(program.case, name=name), (program.mesh,), 1)
 
 
 def package_job(name: str) -> Job:

@@ -7,6 +7,7 @@ from forced import device_mesh
 from odd_programs import ODD, W, X, shard_map_inside
 from planned import Job, outcomes
 
+from executor.check import check
 from planner import ReplicatedPrimitiveWarning, plan
 
 MESHES = ({"x": 8}, {"x": 2, "y": 4})
@@ -16,8 +17,20 @@ TOGETHER = 6
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
 @pytest.mark.parametrize("first", range(0, len(ODD), TOGETHER), ids=lambda first: ODD[first].name)
 def test_odd_programs_compute_the_same(first: int) -> None:
-    found = outcomes([Job(case, MESHES, drawn=1) for case in ODD[first : first + TOGETHER]])
+    found = outcomes([Job(case, MESHES, drawn=0) for case in ODD[first : first + TOGETHER]])
     assert not [outcome for outcome in found if outcome.status != "passed"]
+
+
+@pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
+@pytest.mark.parametrize(
+    "name", ["keys", "empty and scalar", "weak types", "narrow types", "nothing", "debug_callback"]
+)
+def test_odd_arguments_and_results(name: str) -> None:
+    """By the way that users take."""
+    (case,) = (case for case in ODD if case.name == name)
+    planned = plan(case.fn, case.args, device_mesh(x=2, y=4))
+    found = check(planned, case.args)
+    assert found.passed, found
 
 
 def test_a_shard_map_keeps_its_specs() -> None:

@@ -10,7 +10,7 @@ from jax.extend.core import primitives as p
 
 from planner.rules.pattern import Shape, dim_names
 from planner.rules.registry import register
-from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
+from planner.rules.rule import Aval, DimSpec, ShardingRule
 
 
 @register(p.reduce_sum_p, p.reduce_prod_p)
@@ -91,11 +91,27 @@ def _approx_top_k(
     return ShardingRule.of(operands, results, [names], [names] * 2)
 
 
-# XLA's CPU partitioner gathers the operands of both whichever dimension is sharded; and it aborts the process
-# on a complex transform whose last dimension has fewer elements per shard than there are shards.
-@register(p.top_k_p, p.fft_p)
-def _whole(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
-    return replicated([a.shape for a in operands], [a.shape for a in results])
+@register(p.top_k_p)
+def _top_k(
+    operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any
+) -> ShardingRule:
+    names: list[DimSpec] = [*dim_names(len(operands[0].shape))]
+    names[axis] = None
+    return ShardingRule.of(operands, results, [names], [names] * 2)
+
+
+@register(p.fft_p)
+def _transform(
+    operands: Sequence[Aval], results: Sequence[Aval], *, fft_lengths: Sequence[int], **params: Any
+) -> ShardingRule:
+    """The last dimensions are transformed and stay whole; all before them are a batch.
+
+    XLA's CPU compiler aborts the process on a complex transform whose last dimension has fewer elements per shard than
+    there are shards.
+    """
+    batch = len(operands[0].shape) - len(fft_lengths)
+    dims: list[DimSpec] = [*dim_names(batch), *[None] * len(fft_lengths)]
+    return ShardingRule.of(operands, results, [dims], [dims])
 
 
 @register(
