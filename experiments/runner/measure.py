@@ -103,7 +103,8 @@ def run(trial: Trial, found: Findings) -> None:
     found.details["samples"] = list(samples)
     if trial.check:
         checked = check(other, args, program=compiled)
-        found.row.update(largest_error=checked.error, numerics="ok" if checked.passed else f"beyond tolerance in {checked.worst}")
+        numerics = "ok" if checked.passed else f"beyond tolerance in {checked.worst}"
+        found.row.update(largest_error=checked.error, numerics=numerics)
 
 
 def planned(trial: Trial, target: Target) -> Plan:
