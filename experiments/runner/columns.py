@@ -95,6 +95,12 @@ def _columns() -> Iterator[Column]:
     )
     yield from (Column(name, "real", "s", meaning) for name, meaning in seconds)
     yield Column("calls", "whole", "1", "steps that were timed")
+    yield Column(
+        "reference_seconds",
+        "real",
+        "s",
+        "time of a fixed product on all devices, beside the steps: the machine's speed",
+    )
     stages = (
         ("trace_seconds", "planning: from function to jaxpr"),
         ("build_seconds", "planning: from jaxpr to the optimisation problem"),
