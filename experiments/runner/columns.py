@@ -50,7 +50,12 @@ class Column:
             return text
         if not text:
             return None
-        return int(text) if self.kind == "whole" else float(text)
+        number = float(text)
+        if self.kind == "real":
+            return number
+        if not number.is_integer():
+            raise ValueError(f"{text} is no whole number")
+        return int(number)  # pandas writes 2.0 where others in the column are missing
 
     def write(self, value: Any) -> str:
         """A cell as it goes to the file: numbers to nine digits, text on one line."""
