@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.runner.loop import run_suite
-from experiments.runner.suite import read_suite, shipped_suites
+from experiments.runner.suite import read_suite, require_modules, shipped_suites
 
 runner_app = typer.Typer()
 INTERRUPTED = 130
@@ -30,6 +30,7 @@ def run(
 ) -> None:
     """Runs a suite of experiments; a row for each run, in results.csv."""
     suite = read_suite(suite_name, meshes=meshes or (), strategies=strategies or ())
+    require_modules(suite)
     directory = out or Path("out") / suite.name
     ended = run_suite(suite, directory, resume=resume)
     failed = f", {ended.failed} of them failed" if ended.failed else ""

@@ -6,10 +6,11 @@ standard deviation s for all layouts of the two directories and estimated from a
 
     s² = Σ (d − mean of its layout)² / Σ (pairs − 1)
 
-The interval is the mean ± t s / √pairs, with Student's t of as many degrees of freedom as that denominator; s is not
-taken to be less than what the calls within the runs say of their medians. Where no run was repeated there is only the
-latter. Over many layouts some differ by chance: a change counts if its p-value stays below 5 % after Benjamini and
-Hochberg's correction for their number.
+The interval is the mean ± t s / √pairs, with Student's t of as many degrees of freedom as that denominator. Where
+no run was repeated, s is how far the layouts scatter around their median change, by the median of the absolute
+deviations: that most of them changed alike is all that there is to go by. In either case s is not taken to be less
+than what the calls within the runs say of their medians. Over many layouts some differ by chance: a change counts
+if its p-value stays below 5 % after Benjamini and Hochberg's correction for their number.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Comparison:
             interval, `pairs`, `p`, and `verdict`: faster, slower or within noise.
         ratio: of all layouts, the geometric mean.
         noise: relative standard deviation of a pair.
-        repeated: whether the noise was seen between runs; if not, it is that of the calls within them.
+        repeated: whether the noise was seen between repeats; if not, it is taken from the layouts' scatter.
+        machine: the time of the fixed product that runs time beside their steps, B over A; NaN where they did not.
         only_before, only_after: runs that the other directory lacks, or that failed there.
     """
 
@@ -52,6 +54,7 @@ class Comparison:
     ratio: float
     noise: float
     repeated: bool
+    machine: float
     only_before: int
     only_after: int
 
@@ -71,29 +74,33 @@ def compare(before: Path, after: Path) -> Comparison:
     )
     within = float(np.sqrt((pairs.error**2).mean()))
     groups = pairs.groupby(LAYOUT, sort=False)
-    freedom = len(pairs) - len(groups)
-    scatter = float(((pairs.change - groups.change.transform("mean")) ** 2).sum())
-    between = math.sqrt(scatter / freedom) if freedom else 0.0
+    repeats = len(pairs) - len(groups)
+    if repeats:
+        scatter = float(((pairs.change - groups.change.transform("mean")) ** 2).sum())
+        between, freedom = math.sqrt(scatter / repeats), repeats
+    else:
+        between, freedom = float(stats.median_abs_deviation(pairs.change, scale="normal")), len(groups) - 1
     noise = max(within, between)
     table = _judged(groups.agg(change=("change", "mean"), pairs=("change", "size")).reset_index(), noise, freedom)
     return Comparison(
         table,
         math.exp(float(table.change.mean())),
         math.expm1(noise),
-        freedom > 0,
+        repeats > 0,
+        float((pairs.reference_after / pairs.reference_before).median()),
         len(times[0]) - len(pairs),
         len(times[1]) - len(pairs),
     )
 
 
 def _timed(directory: Path) -> pd.DataFrame:
-    """Each run's median time, and the relative standard error that its calls say it has."""
+    """Each run's median time, the relative standard error that its calls say it has, and the fixed product's time."""
     rows, _ = read_results(directory)
     frame = frame_of(row for row in rows if row["measured_step_seconds"])
     span = (frame.measured_p75_seconds - frame.measured_p25_seconds) / frame.measured_step_seconds
     error: pd.Series[float] = MEDIAN_SPREAD * span / QUARTILE_SPAN / np.sqrt(frame.calls.astype(float))
-    frame = frame.assign(time=frame.measured_step_seconds, error=error.fillna(0.0))
-    return frame[[*KEY, "time", "error"]]
+    frame = frame.assign(time=frame.measured_step_seconds, error=error.fillna(0.0), reference=frame.reference_seconds)
+    return frame[[*KEY, "time", "error", "reference"]]
 
 
 def _judged(table: pd.DataFrame, noise: float, freedom: int) -> pd.DataFrame:
@@ -122,12 +129,14 @@ def comparison_text(before: Path, after: Path) -> str:
         part = found.table[found.table.verdict == verdict]
         part = part.sort_values("ratio", ascending=verdict != "slower")
         lines += [f"{verdict.capitalize()}: {len(part) or 'none'}", *map(_line, part.to_dict("records")), ""]
-    seen = "seen between repeats" if found.repeated else "seen within runs; between them, there is more"
+    seen = "seen between repeats" if found.repeated else "by how far the layouts scatter, for want of repeats"
     lines += [
         f"All {len(found.table)} layouts together: {found.ratio:.3f}. The directories were measured one after the",
         "other: a machine that changed its speed meanwhile moves them all alike.",
         f"Noise of a pair of runs: {found.noise:.1%}, {seen}.",
     ]
+    if math.isfinite(found.machine):
+        lines.append(f"The machine itself, by a fixed product timed beside each run: {found.machine:.3f}.")
     for count, where in ((found.only_before, before), (found.only_after, after)):
         if count:
             lines.append(f"Runs that were timed in {where} alone: {count}.")

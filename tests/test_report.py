@@ -74,6 +74,17 @@ def test_rows_of_real_runs_say_what_happened(results: Path) -> None:
     assert frame.loc["xla-propagation"].numerics == "ok"
 
 
+def test_a_page_without_runs_or_with_predictions_alone_is_made(results: Path, tmp_path: Path) -> None:
+    head, first, *_ = (results / "results.csv").read_text().splitlines()
+    row = dict(zip(head.split(","), first.split(","), strict=True))
+    row |= {name: "" for name in row if name.startswith(("measured", "compiled"))} | {"status": "predicted"}
+    for lines, count in (([], 0), ([",".join(row.values())], 1)):
+        (tmp_path / "results.csv").write_text("\n".join([head, *lines, ""]))
+        made = write_report(tmp_path, figures=False)
+        assert (made.rows, made.damaged) == (count, ())
+        assert ("One case closer" in made.page.read_text()) == bool(count)
+
+
 def test_the_page_asks_for_nothing_from_elsewhere(page_file: Path) -> None:
     text = page_file.read_text()
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import workloads
-from experiments.runner.suite import SuiteError, read_suite, shipped_suites
+from experiments.runner.suite import SuiteError, read_suite, require_modules, shipped_suites
 
 GOOD = {"workloads": '["mlp"]', "meshes": '["2x4"]', "strategies": '["planned"]'}
 
@@ -62,6 +62,8 @@ def test_dimensions_are_the_workloads_own_unless_given(tmp_path: Path) -> None:
         ({"workloads": '["gtp"]'}, "workloads: no workload is named 'gtp': did you mean 'gpt"),
         ({"workloads": ""}, "workloads is missing or empty"),
         ({"meshes": "[]"}, "meshes is missing or empty"),
+        ({"meshes": '["2y4"]'}, "meshes: '2y4' is neither a shape such as 2x4 nor a machine"),
+        ({"meshes": '["2x2x2x2"]'}, "2x2x2x2 has 4 axes"),
         ({"meshes": '["8", "8"]'}, "meshes: named twice: 8"),
         ({"strategies": '["plannd"]'}, "no strategy is named 'plannd': did you mean 'planned'"),
         ({"strategies": '["planned@much"]'}, "no strategy is named 'planned@much'"),
@@ -80,6 +82,15 @@ def test_what_cannot_be_is_told(changed: dict[str, str], message: str, tmp_path:
         read_suite(written(tmp_path, **changed))
     assert message in str(told.value)
     assert "mine.toml" in str(told.value)
+
+
+def test_a_module_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = read_suite(written(tmp_path, workloads='["mlp", "not_there:problem"]'))
+    with pytest.raises(SuiteError, match="workload not_there:problem: no module is named 'not_there'"):
+        require_modules(suite)
+    (tmp_path / "not_there.py").write_text("raise RuntimeError('imported')")
+    require_modules(suite)
 
 
 def test_an_unknown_suite_is_told() -> None:

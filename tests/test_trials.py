@@ -49,6 +49,7 @@ def test_a_machine_that_is_not_here_is_predicted_for() -> None:
 def test_details_hold_what_rows_cannot() -> None:
     row, found = measured("sigmoid-layer-grad", "planned")
     assert len(found["samples"]) == row["calls"] == 3
+    assert 0 < row["reference_seconds"] < 1
     assert found["axes"] == {"x": 2, "y": 4}
     memory = found["memory"]
     total = [sum(each) for each in zip(memory["arguments"], memory["results"], memory["temporaries"], strict=True)]

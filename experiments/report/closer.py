@@ -58,19 +58,19 @@ def memory(results: Results, case: str) -> Figure | None:
     """Peak memory of each layout, by the compiler and by the plan."""
     frame = _of(results, case)
     frame = frame.assign(compiled=frame.compiled_peak / MEBIBYTE, planned=frame.predicted_peak / MEBIBYTE)
-    frame = frame.dropna(subset=["compiled", "planned"], how="all").sort_values("compiled")
+    frame = frame.assign(length=frame.compiled.fillna(frame.planned)).dropna(subset=["length"]).sort_values("length")
     if frame.empty:
         return None
     names, colours = domain(KIND_COLOURS, list(frame.kind))
     place = alt.Y("strategy:N", title=None, sort=list(frame.strategy))
-    base = alt.Chart(frame[["strategy", "kind", "compiled", "planned"]])
+    base = alt.Chart(frame[["strategy", "kind", "compiled", "planned", "length"]])
     tooltip = [
         alt.Tooltip("strategy:N", title="layout"),
         alt.Tooltip("compiled:Q", title="compiled, MiB", format=".4~g"),
         alt.Tooltip("planned:Q", title="predicted, MiB", format=".4~g"),
     ]
     bars = base.mark_bar(size=BAR).encode(
-        x=alt.X("compiled:Q", title="peak MiB per device", axis=alt.Axis(tickCount=5)),
+        x=alt.X("length:Q", title="peak MiB per device", axis=alt.Axis(tickCount=5)),
         y=place,
         color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
         tooltip=tooltip,

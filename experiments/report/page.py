@@ -25,6 +25,8 @@ from experiments.runner.suite import TABLE_COLUMNS
 
 WIDTH = 520
 """Pixels, of a figure as a file; on the page it is as wide as there is room."""
+LEAST_DRIFT_RUNS = 5
+"""With fewer, quantiles of their times say little."""
 MOST_ERROR = 240
 """Letters of an error; the whole of it is in the table's row."""
 FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
@@ -90,7 +92,8 @@ CLOSER = (
     Section(
         "memory",
         "Memory",
-        "Per device, at the worst point of a step, as compiled; the dark mark is the prediction.",
+        "Per device, at the worst point of a step: as compiled, or as predicted where nothing was. The dark mark is the "
+        "prediction.",
         closer.memory,
     ),
     Section(
@@ -162,6 +165,7 @@ def _html(results: Results, drawn: Mapping[str, dict[str, Any]]) -> str:
         title=results.suite.get("name") or results.directory.name,
         description=results.suite.get("description", ""),
         tiles=list(_tiles(results)),
+        drift=_drift(results.frame),
         races=results.races.to_dict("records"),
         overview=[section for section in OVERVIEW if section.name in drawn],
         closer=CLOSER,
@@ -211,7 +215,7 @@ def _tiles(results: Results) -> Iterator[tuple[str, str, str]]:
         least = f"median; the least is {planned.fidelity.min():.3f}"
         yield "Fidelity of the plan", f"{planned.fidelity.median():.3f}", least
     if frame.largest_error.notna().any():
-        beyond = int(frame.numerics.fillna("").str.startswith("beyond").sum())
+        beyond = int((~frame.numerics.fillna("").isin(["", "ok"])).sum())
         yield (
             "Largest numeric error",
             f"{frame.largest_error.max():.1e}",
@@ -287,6 +291,19 @@ def _inapplicable(results: Results) -> list[str]:
     """Which layouts there are none of, a line for each case."""
     frame = results.frame[results.frame.status.isin(["not applicable", "infeasible"])]
     return [f"{case}: {', '.join(dict.fromkeys(part.strategy))}" for case, part in frame.groupby("case", sort=False)]
+
+
+def _drift(frame: pd.DataFrame) -> str:
+    """How much the machine's own speed varied between the runs; empty where that was not seen."""
+    times = frame.reference_seconds.dropna()
+    if len(times) < LEAST_DRIFT_RUNS:
+        return ""
+    low, high = times.quantile([0.1, 0.9])
+    return (
+        f"A fixed product, timed beside every run, took {low * 1e3:.3g} to {high * 1e3:.3g} ms (80 % of the runs): the "
+        f"machine's own speed varied by a factor of {high / low:.2f}. Layouts nearer to each other than that are not "
+        f"told apart; repeats would help."
+    )
 
 
 def _conditions(frame: pd.DataFrame) -> list[tuple[str, str]]:

@@ -50,7 +50,12 @@ class Column:
             return text
         if not text:
             return None
-        return int(text) if self.kind == "whole" else float(text)
+        number = float(text)
+        if self.kind == "real":
+            return number
+        if not number.is_integer():
+            raise ValueError(f"{text} is no whole number")
+        return int(number)  # pandas writes 2.0 where others in the column are missing
 
     def write(self, value: Any) -> str:
         """A cell as it goes to the file: numbers to nine digits, text on one line."""
@@ -95,6 +100,12 @@ def _columns() -> Iterator[Column]:
     )
     yield from (Column(name, "real", "s", meaning) for name, meaning in seconds)
     yield Column("calls", "whole", "1", "steps that were timed")
+    yield Column(
+        "reference_seconds",
+        "real",
+        "s",
+        "time of a fixed product on all devices, beside the steps: the machine's speed",
+    )
     stages = (
         ("trace_seconds", "planning: from function to jaxpr"),
         ("build_seconds", "planning: from jaxpr to the optimisation problem"),

@@ -141,6 +141,7 @@ class ResultsDirectory(AbstractContextManager["ResultsDirectory"]):
         try:
             self._open(suite, resume)
         except OSError as error:
+            self._reserve.unlink(missing_ok=True)
             self._lock.release()
             raise ResultsError(f"cannot write to {path}: {error.strerror}; name another directory: --out") from error
         except BaseException:

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import CostModel
 from executor import Audit, CompiledCollective, calibrate, check
@@ -34,6 +34,9 @@ from planner import Collective, Infeasible, Plan, ProfileError, plan
 CALIBRATION_ROUNDS = 3
 COLLECTIVE_BYTES = tuple(2**power for power in range(10, 25, 2))
 """Per device; no workload of size `test` communicates more at once."""
+
+REFERENCE_SIZE, REFERENCE_CALLS = 256, 15
+"""Rows of the matrices that are multiplied to see how fast the machine is at the moment, and how often."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,29 @@ def run(trial: Trial, found: Findings) -> None:
     found.details["compiled"] = details.collectives(held.compiled)
     args = target.make_args(jax.random.key(trial.seed))
     program = Program((trial.strategy,), other, compiled, found.row["compile_seconds"])
+    before = reference_seconds(other.mesh)
     (samples,) = race([program], args, least_rounds=trial.calls, least_seconds=trial.seconds)
-    found.row.update(about_samples(samples))
+    reference = float(np.mean([before, reference_seconds(other.mesh)]))
+    found.row.update(about_samples(samples), reference_seconds=reference)
     found.details["samples"] = list(samples)
     if trial.check:
         checked = check(other, args, program=compiled)
-        found.row.update(largest_error=checked.error, numerics="ok" if checked.passed else f"beyond tolerance in {checked.worst}")
+        numerics = "ok" if checked.passed else f"beyond tolerance in {checked.worst}"
+        found.row.update(largest_error=checked.error, numerics=numerics)
+
+
+def reference_seconds(mesh: Mesh) -> float:
+    """Median time of a fixed computation on every device of a mesh; it differs where the machine's speed does."""
+    shape = (mesh.devices.size, REFERENCE_SIZE, REFERENCE_SIZE)
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    matrices = jax.device_put(np.full(shape, 1 / REFERENCE_SIZE, np.float32), sharding)
+    product = jax.jit(lambda x: x @ x @ x).lower(matrices).compile()
+    times = []
+    for _ in range(REFERENCE_CALLS):
+        begun = time.perf_counter()
+        jax.block_until_ready(product(matrices))
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times))
 
 
 def planned(trial: Trial, target: Target) -> Plan:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from difflib import get_close_matches
 from importlib import resources
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +18,14 @@ import typer
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from costmodel.errors import MeshwrightError
+from costmodel.errors import MeshwrightError, UnknownPreset
+from costmodel.presets import preset
 from experiments import arguments, workloads
 from experiments.baselines import DIMENSIONS, STRATEGIES, is_strategy
 from experiments.runner.columns import COLUMNS
 from experiments.runner.trial import Dimensions, Trial
 from experiments.workloads import Size
+from planner.mesh import AXIS_NAMES
 
 TABLE_COLUMNS = (
     "workload",
@@ -58,6 +63,18 @@ def _known_strategy(name: str) -> str:
     return name
 
 
+def _possible_mesh(text: str) -> str:
+    sizes = arguments.shape(text)
+    try:
+        if not sizes:
+            preset(text)
+    except UnknownPreset as error:
+        raise ValueError(f"{text!r} is neither a shape such as 2x4 nor a machine: {error}") from error
+    if len(sizes) > len(AXIS_NAMES) or 0 in sizes:
+        raise ValueError(f"{text} has {len(sizes)} axes; a mesh has one to {len(AXIS_NAMES)}, none of size 0")
+    return text
+
+
 def _known_column(name: str) -> str:
     if name not in COLUMNS:
         raise ValueError(_unknown("column", name, COLUMNS))
@@ -81,7 +98,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 Workloads = Annotated[tuple[Annotated[str, AfterValidator(_known_workload)], ...], AfterValidator(_distinct)]
 Strategies = Annotated[tuple[Annotated[str, AfterValidator(_known_strategy)], ...], AfterValidator(_distinct)]
 Columns = Annotated[tuple[Annotated[str, AfterValidator(_known_column)], ...], AfterValidator(_distinct)]
-Meshes = Annotated[tuple[str, ...], AfterValidator(_distinct)]
+Meshes = Annotated[tuple[Annotated[str, AfterValidator(_possible_mesh)], ...], AfterValidator(_distinct)]
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -162,6 +179,19 @@ def read_suite(name: str, *, meshes: Sequence[str] = (), strategies: Sequence[st
     document = {"name": Path(name).stem, **_read(name)}
     document |= {key: list(given) for key, given in (("meshes", meshes), ("strategies", strategies)) if given}
     return _checked(document, name)
+
+
+def require_modules(suite: Suite) -> None:
+    """Sees that the modules of the user's functions are there, in this directory or installed; imports none of them.
+
+    Raises:
+        SuiteError: one is not.
+    """
+    for workload in suite.workloads:
+        module, _, function = workload.partition(":")
+        package = module.partition(".")[0]
+        if function and not (find_spec(package) or PathFinder.find_spec(package, [os.getcwd()])):
+            raise SuiteError(f"workload {workload}: no module is named {package!r}, neither here nor installed")
 
 
 def _read(name: str) -> dict[str, Any]:

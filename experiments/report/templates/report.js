@@ -19,8 +19,10 @@ function showCase() {
   }
   for (const words of document.querySelectorAll("[data-case]")) words.hidden = words.dataset.case !== choice.value;
 }
-choice.addEventListener("change", showCase);
-if (choice.options.length) showCase();
+if (choice) {
+  choice.addEventListener("change", showCase);
+  showCase();
+}
 
 const table = document.getElementById("runs");
 const heads = [...table.tHead.rows[0].cells];
