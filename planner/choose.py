@@ -194,8 +194,8 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and a wait
-    for the slowest device even where none waits. What is worse by more than that is not looked at.
+    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and it
+    counts a wait for the slowest device even where none waits. What is worse by more than that is not looked at.
     """
     best, slack = choice, HAIR + choice.priced.cost.device.skew
     for picks in choice.candidates.values():
