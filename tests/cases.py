@@ -20,6 +20,8 @@ from jax.extend.core import primitives as p
 from jax.lax import linalg
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from planner import sharding_rule
+
 
 @dataclass(frozen=True)
 class Case:
@@ -191,6 +193,7 @@ def _reduction() -> list[Case]:
         Case("cummin", lambda x: lax.cummin(x, axis=1), (X,)),
         Case("cumprod", lambda x: lax.cumprod(x, axis=1), (X,)),
         Case("cumsum", lambda x: lax.cumsum(x, axis=1, reverse=True), (X,)),
+        Case("ruled_call", sharding_rule("m k, k n -> m n", reduce="k")(lambda x, y: x @ y), (X, floats(32, 16))),
         Case("fft", lambda x: lax.fft(x, "fft", (32,)), (floats(16, 32, dtype=np.complex64),)),
         Case("rfft", lambda x: lax.fft(x, "rfft", (32,)), (X,)),
         Case("reduce two arrays", _reduce_pair, (X, ints(16, 32))),
