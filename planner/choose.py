@@ -191,7 +191,8 @@ def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limi
     """
     best = choice
     for picks in choice.candidates.values():
-        if choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost:
+        hopeless = choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost
+        if hopeless or picks == choice.assignment.picks:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit
