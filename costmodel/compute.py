@@ -29,9 +29,8 @@ def roofline_seconds(
     Source: Williams, Waterman, Patterson, "Roofline" (2009).
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
-    memory = np.asarray(nbytes, dtype=float) / device.memory_bytes_per_second
     beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
-    return np.maximum(arithmetic, memory) + beside
+    return np.maximum(arithmetic, device.memory_seconds(nbytes)) + beside
 
 
 def matmul_seconds(

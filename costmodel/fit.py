@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import nnls
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,17 @@ class Sample:
     group_size: int
     total_bytes: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class Knee:
+    """Seconds by bytes: start_seconds + seconds_per_byte · b + overflow_seconds_per_byte · max(0, b - cache_bytes)."""
+
+    start_seconds: float
+    seconds_per_byte: float
+    cache_bytes: float
+    overflow_seconds_per_byte: float
+    relative_error: float
 
 
 @dataclass(frozen=True)
@@ -82,33 +94,29 @@ def fitted_seconds(fits: Sequence[CollectiveFit], group_size: int, total_bytes: 
     return (1 - weight) * low.seconds(total_bytes) + weight * high.seconds(total_bytes)
 
 
-def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit:
-    sizes = np.array([sample.total_bytes for sample in samples])
-    seconds = np.array([sample.seconds for sample in samples])
+def fit_knee(sizes: np.ndarray, seconds: np.ndarray) -> Knee:
+    """The formula whose relative error is least, with the knee at one of the sizes between the outermost.
+
+    Raises:
+        ValueError: fewer than three different sizes.
+    """
     knees = np.unique(sizes)[1:-1]
     if not len(knees):
-        raise ValueError(
-            f"{kind} over groups of {group_size}: three different byte counts are needed, got {set(sizes)}"
-        )
+        raise ValueError(f"three different byte counts are needed, got {set(sizes)}")
     fits = []
     for knee in knees:
         terms = np.stack([np.ones_like(sizes), sizes, np.maximum(0.0, sizes - knee)], axis=1)
-        coefficients, error = _non_negative_least_squares(terms / seconds[:, None], np.ones_like(seconds))
-        # Whatever the fit says: a collective of a few bytes takes about as long as the fastest one seen.
-        start = max(coefficients[0], 0.5 * float(seconds.min()))
-        fits.append(CollectiveFit(kind, group_size, start, coefficients[1], float(knee), coefficients[2], error))
+        (start, slope, overflow), norm = nnls(terms / seconds[:, None], np.ones_like(seconds))
+        # Whatever the fit says: a few bytes take about as long as the fastest seen.
+        start = max(float(start), 0.5 * float(seconds.min()))
+        fits.append(Knee(start, float(slope), float(knee), float(overflow), float(norm / math.sqrt(len(seconds)))))
     return min(fits, key=lambda fit: fit.relative_error)
 
 
-def _non_negative_least_squares(terms: np.ndarray, target: np.ndarray) -> tuple[list[float], float]:
-    """The best coefficients ≥ 0 and their root mean square error; tries every subset of the (few) terms."""
-    best: tuple[list[float], float] = ([0.0] * terms.shape[1], math.inf)
-    for count in range(1, terms.shape[1] + 1):
-        for chosen in itertools.combinations(range(terms.shape[1]), count):
-            solution = np.linalg.lstsq(terms[:, chosen], target, rcond=None)[0]
-            error = float(np.sqrt(np.mean((terms[:, chosen] @ solution - target) ** 2)))
-            if np.all(solution >= 0) and error < best[1]:
-                spread = np.zeros(terms.shape[1])
-                spread[list(chosen)] = solution
-                best = (spread.tolist(), error)
-    return best
+def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit:
+    sizes = np.array([sample.total_bytes for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
+    try:
+        return CollectiveFit(kind, group_size, *astuple(fit_knee(sizes, seconds)))
+    except ValueError as error:
+        raise ValueError(f"{kind} over groups of {group_size}: {error}") from None

@@ -15,7 +15,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
 
-FORMAT = 3
+FORMAT = 4
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -143,9 +143,12 @@ def _device(record: _Record) -> Device:
         flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
+        cache_bytes=record.number("cache_bytes"),
+        cache_bytes_per_second=record.optional_number("cache_bytes_per_second", 1),
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),
         convolution_slowdown=record.number("convolution_slowdown"),
+        skew=record.number("skew"),
         call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.calls import CallCost
 from costmodel.fit import CollectiveFit
@@ -35,11 +36,12 @@ _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
 
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", "rearrange", "gather", "scatter", "sort",
-    "cumulative", "window", "window gradient", "random",
+    "cumulative", "window", "window gradient", "random", "concatenate",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
 reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
-comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits."""
+comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits;
+arrays put together or padded."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,16 @@ class Device:
         memory_bytes: the memory that arrays may take.
         memory_bytes_per_second: achievable rate of streaming through that memory, reads and writes counted
             together.
+        cache_bytes, cache_bytes_per_second: as many bytes of an op as the caches hold, and the rate at which they move;
+            everything goes through the memory where the rate is None.
         launch_seconds: what one more op costs, however small.
         element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
             memory; a class that is not listed takes nothing more.
         matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
             listed goes by the nearest one that is, as its rate does.
         convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
+        skew: how long devices that share their cores wait at collectives for the slowest one, relative to what they
+            have computed before.
         call: what calling a program takes beside running it.
     """
 
@@ -68,9 +74,18 @@ class Device:
     memory_bytes_per_second: float
     launch_seconds: float
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    cache_bytes: float = 0.0
+    cache_bytes_per_second: float | None = None
     convolution_slowdown: float = 1.0
+    skew: float = 0.0
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+
+    def memory_seconds(self, nbytes: ArrayLike) -> np.ndarray:
+        """Seconds in which an op's bytes, read and written, move between this device and its caches and memory."""
+        total = np.asarray(nbytes, dtype=float)
+        cached = 0.0 if self.cache_bytes_per_second is None else np.minimum(total, self.cache_bytes)
+        return cached / (self.cache_bytes_per_second or 1.0) + (total - cached) / self.memory_bytes_per_second
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -78,6 +93,7 @@ class Device:
             self,
             flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
             memory_bytes_per_second=self.memory_bytes_per_second * speed,
+            cache_bytes_per_second=self.cache_bytes_per_second and self.cache_bytes_per_second * speed,
             launch_seconds=self.launch_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
             call=self.call.scaled(wait),

@@ -10,7 +10,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
+from costmodel.compute import matmul_seconds
 from costmodel.cpus import host_memory_bytes
-from costmodel.fit import CollectiveFit, Sample, fit_collectives
+from costmodel.fit import CollectiveFit, Sample, fit_collectives, fit_knee
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
@@ -34,8 +35,8 @@ ROUNDS = 5
 LOOP_SECONDS = 0.01
 LOOP_RATIO = 3
 SHORT_LOOP, LONGEST_LOOP = 4, 2000
-CALLS = 5
-"""Calls of a `CallProbe` in a row, of which the median counts."""
+CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
+"""Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
 
 Progress = Callable[[int, int], None]
 Timed = Callable[[], float]
@@ -63,54 +64,101 @@ def calibrate(
     Raises:
         ValueError: devices that are joined otherwise (TPUs).
     """
-    devices = list(devices.devices.flat) if isinstance(devices, Mesh) else list(devices)
-    if devices[0].platform not in ("cpu", "gpu"):
-        raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {devices[0].device_kind}: use a preset")
-    products = {
-        (sizes, dtype): probes.matmul_probe(*sizes, dtype) for sizes in probes.MATRICES for dtype in probes.MATRIX_TYPES
-    }
-    collectives = {
-        (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes)
-        for kind in KINDS
-        for group_size in _group_sizes(len(devices))
-        for nbytes in collective_bytes
-    }
-    calls = probes.call_probes()
-    loops = [probes.launch_probe(), *products.values(), *collectives.values()]
-    timers = [_loop_timer(probe, devices) for probe in loops] + [_call_timer(call, devices) for call in calls.values()]
-    launch, *seconds = _time_all(timers, rounds, progress)
-    of_products, rest = seconds[: len(products)], seconds[len(products) :]
-    of_collectives, of_calls = rest[: len(collectives)], rest[len(collectives) :]
-    timed = _TimedCalls(calls, dict(zip(calls, of_calls, strict=True)))
-    curves = _matmul_curves(dict(zip(products, of_products, strict=True)), timed.memory_rate)
-    device = _device(devices, launch, curves, timed)
-    fits = fit_collectives(
-        Sample(kind, group_size, nbytes * len(devices), taken)
-        for (kind, group_size, nbytes), taken in zip(collectives, of_collectives, strict=True)
-    )
-    errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-    return CostModel(_topology(devices, device, fits), measured_on=_conditions() | errors)
+    calibration = Calibration(devices, collective_bytes)
+    total = (1 + rounds) * len(calibration)
+    calibration.compile(lambda done: progress(done, total))
+    for turn in range(1, 1 + rounds):
+        calibration.time_once()
+        progress((1 + turn) * len(calibration), total)
+    return calibration.model()
+
+
+class Calibration:
+    """Compiled probes, timed in rounds at any time: between what else is timed, if the machine's speed drifts."""
+
+    def __init__(self, devices: Sequence[jax.Device] | Mesh, collective_bytes: Sequence[int] = COLLECTIVE_BYTES):
+        """Takes and raises what `calibrate` does."""
+        self._devices = list(devices.devices.flat) if isinstance(devices, Mesh) else list(devices)
+        first = self._devices[0]
+        if first.platform not in ("cpu", "gpu"):
+            raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
+        self._launch = probes.launch_probe()
+        self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
+        self._skew = probes.skew_probe(len(self._devices))
+        self._products = {
+            (sizes, dtype): probes.matmul_probe(*sizes, dtype)
+            for sizes in probes.MATRICES
+            for dtype in probes.MATRIX_TYPES
+        }
+        self._collectives = {
+            (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes)
+            for kind in KINDS
+            for group_size in _group_sizes(len(self._devices))
+            for nbytes in collective_bytes
+        }
+        self._calls = probes.call_probes()
+        self._timed: list[Timed] = []
+        self._samples: list[list[float]] = []
+
+    def __len__(self) -> int:
+        """How many probes there are."""
+        return len(self._loops) + len(self._calls)
+
+    @property
+    def _loops(self) -> list[LoopProbe]:
+        return [
+            self._launch, self._skew, *self._arrays.values(), *self._products.values(), *self._collectives.values(),
+        ]  # fmt: skip
+
+    def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Compiles the probes; `progress` is called with how many are done."""
+        timers = [_loop_timer(probe, self._devices) for probe in self._loops]
+        timers += [_call_timer(call, self._devices) for call in self._calls.values()]
+        for done, compiled in enumerate(timers):
+            progress(done)
+            self._timed.append(compiled())
+            self._samples.append([])
+
+    def time_once(self) -> None:
+        """Times each probe once more."""
+        for timed, samples in zip(self._timed, self._samples, strict=True):
+            samples.append(timed())
+
+    def model(self) -> CostModel:
+        """Fitted to the medians of all rounds."""
+        seconds = iter([float(np.median(samples)) for samples in self._samples])
+        launch, skewed = next(seconds), next(seconds)
+        arrays = [next(seconds) for _ in self._arrays]
+        products = {name: next(seconds) for name in self._products}
+        collectives = {name: next(seconds) for name in self._collectives}
+        memory = fit_knee(2.0 * np.array(list(self._arrays)), np.array(arrays))
+        cached = max(memory.seconds_per_byte, 1e-3 * memory.overflow_seconds_per_byte)
+        memory_rate = 1 / (cached + memory.overflow_seconds_per_byte)
+        curves = _matmul_curves(products, memory_rate)
+        fits = fit_collectives(
+            Sample(kind, group_size, nbytes * len(self._devices), taken)
+            for (kind, group_size, nbytes), taken in collectives.items()
+        )
+        bare = Device(
+            kind=self._devices[0].device_kind,
+            flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
+            memory_bytes=_memory_bytes(self._devices),
+            memory_bytes_per_second=memory_rate,
+            cache_bytes=memory.cache_bytes,
+            cache_bytes_per_second=1 / cached,
+            launch_seconds=launch,
+            skew=_skew(skewed, products, fits),
+            matmul={dtype: curve.shape for dtype, curve in curves.items()},
+        )
+        device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
+        errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
+        return CostModel(_topology(self._devices, device, fits), measured_on=_conditions() | errors)
 
 
 def _group_sizes(device_count: int) -> list[int]:
     """2, 4, 8, … as far as they divide the devices, and all devices."""
     powers = [2**power for power in range(1, device_count.bit_length())]
     return sorted({size for size in (*powers, device_count) if size > 1 and device_count % size == 0})
-
-
-def _time_all(timers: Sequence[Callable[[], Timed]], rounds: int, progress: Progress) -> list[float]:
-    """The median of each probe's seconds over the rounds, in which they take turns."""
-    total = (1 + rounds) * len(timers)
-    ready = []
-    for done, compiled in enumerate(timers):
-        progress(done, total)
-        ready.append(compiled())
-    samples: list[list[float]] = [[] for _ in ready]
-    for turn in range(rounds):
-        for index, timed in enumerate(ready):
-            samples[index].append(timed())
-        progress((2 + turn) * len(timers), total)
-    return [float(np.median(taken)) for taken in samples]
 
 
 def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
@@ -171,17 +219,31 @@ def _call_timer(probe: CallProbe, devices: Sequence[jax.Device]) -> Callable[[],
             return taken
 
         seconds()
-        return lambda: float(np.median([seconds() for _ in range(CALLS)]))
+        count = int(np.clip(CALL_SECONDS / seconds(), CALLS, MOST_CALLS))
+        return lambda: float(np.median([seconds() for _ in range(count)]))
 
     return compiled
 
 
 @dataclass(frozen=True)
 class _TimedCalls:
-    """The probes that are calls, with the seconds of each."""
+    """The probes that are calls, the seconds of each, and the device as far as it is known without them."""
 
     probes: Mapping[str, CallProbe]
     seconds: Mapping[str, float]
+    bare: Device
+
+    def device(self) -> Device:
+        """With the cost of calls and of classes of elements."""
+        rows, inner, columns = probes.convolution_sizes()
+        product = matmul_seconds(self.bare, "float32", rows, inner, columns)
+        convolution = self.net("convolution") / self.probes["convolution"].elements
+        return replace(
+            self.bare,
+            element_seconds={name: self.each(name) for name in ELEMENT_CLASSES},
+            convolution_slowdown=max(1.0, convolution / float(product)),
+            call=self.cost,
+        )
 
     @property
     def cost(self) -> CallCost:
@@ -193,11 +255,6 @@ class _TimedCalls:
             fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
         )
 
-    @property
-    def memory_rate(self) -> float:
-        """Bytes per second through one device's memory."""
-        return self.probes["memory"].moved_bytes / self.net("memory")
-
     def net(self, name: str) -> float:
         """Seconds of what a call computes; of what is lost in the noise of calling it, a hundredth."""
         arrays, seconds = self.probes[name].arrays, self.seconds[name]
@@ -206,27 +263,20 @@ class _TimedCalls:
     def each(self, name: str) -> float:
         """Seconds of one element beside its way through memory."""
         probe = self.probes[name]
-        return max(0.0, self.net(name) - probe.moved_bytes / self.memory_rate) / probe.elements
+        memory = probe.arrays * float(self.bare.memory_seconds(probe.moved_bytes / probe.arrays))
+        return max(0.0, self.net(name) - memory) / probe.elements
 
 
-def _device(
-    devices: Sequence[jax.Device], launch_seconds: float, curves: Mapping[str, MatmulFit], calls: _TimedCalls
-) -> Device:
-    single = curves["float32"]
-    rows, inner, columns = probes.convolution_sizes()
-    product = single.shape.seconds(single.flops_per_second, rows, inner, columns, 1.0, 0.0)
-    convolution = calls.net("convolution") / calls.probes["convolution"].elements
-    return Device(
-        kind=devices[0].device_kind,
-        flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
-        memory_bytes=_memory_bytes(devices),
-        memory_bytes_per_second=calls.memory_rate,
-        launch_seconds=launch_seconds,
-        element_seconds={name: calls.each(name) for name in ELEMENT_CLASSES},
-        convolution_slowdown=max(1.0, convolution / float(product)),
-        call=calls.cost,
-        matmul={dtype: curve.shape for dtype, curve in curves.items()},
-    )
+def _skew(
+    seconds: float, products: Mapping[tuple[tuple[int, int, int], str], float], fits: Sequence[CollectiveFit]
+) -> float:
+    """The wait for the slowest device after a product, relative to the product; none where devices are alone."""
+    product = products[(probes.SKEWED_SIZE,) * 3, "float32"]
+    reduces = [fit for fit in fits if fit.kind == "all-reduce"]
+    if not reduces:
+        return 0.0
+    largest = max(reduces, key=lambda fit: fit.group_size)
+    return max(0.0, seconds - product - float(largest.seconds(0.0))) / product
 
 
 def _matmul_curves(

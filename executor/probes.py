@@ -26,6 +26,10 @@ MATRIX_TYPES = ("float32", "bfloat16")
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
+ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
+"""Of the arrays, on each device, that tell the rates of caches and memory."""
+SKEWED_SIZE = 256
+"""Rows, contracted size and columns of the product after which devices wait for each other."""
 STREAMED, ROWS, COLUMNS = 4, 256, 1024
 """How many arrays a call goes through, and their shape on each device: 4 MiB together."""
 FRESH_BYTES = 40 * 2**20
@@ -88,6 +92,22 @@ def launch_probe() -> LoopProbe:
     return LoopProbe(lambda x: (x @ x,), ((8, 8),), value=1 / 8)
 
 
+def memory_probe(nbytes: int) -> LoopProbe:
+    """One array of so many bytes on each device read, and written in its place."""
+    return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
+
+
+def skew_probe(group_size: int) -> LoopProbe:
+    """A product, and then a collective of next to nothing: what it takes beyond the two is the wait."""
+    product = matmul_probe(SKEWED_SIZE, SKEWED_SIZE, SKEWED_SIZE, "float32")
+
+    def step(left: jax.Array, right: jax.Array) -> Arrays:
+        left, right = product.step(left, right)
+        return left.at[0].set(lax.psum(left[0], "group") / group_size), right
+
+    return LoopProbe(step, product.shapes, group_size=group_size)
+
+
 def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
     """The collective, followed by what little brings its result back to the shape of its operand.
 
@@ -125,7 +145,8 @@ def opaque_zero(x: jax.Array) -> jax.Array:
 
 def call_probes() -> dict[str, CallProbe]:
     """Calls of nothing, of many arrays, of fresh memory; and one for each class of `costmodel.ELEMENT_CLASSES`."""
-    tiny, stream = (8,), (ROWS, COLUMNS)
+    # The smallest is large enough to be handed to the devices' threads, as whole programs are.
+    tiny, stream = (4096,), (ROWS, COLUMNS)
     count = STREAMED * ROWS * COLUMNS
     fresh = (FRESH_BYTES // 4,)
     image = (IMAGES, SIDE, SIDE, CHANNELS)
@@ -151,7 +172,6 @@ def call_probes() -> dict[str, CallProbe]:
         "call": CallProbe(each(lambda x: x + 1), tiny, 1),
         "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),
         "results": CallProbe(each(lambda x: x + 1), tiny, MANY_ARRAYS),
-        "memory": CallProbe(each(lambda x: 0.5 * x + 0.5), stream, STREAMED, count),
         "fresh": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4, kept=True),
         "reused": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4),
         "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
@@ -159,6 +179,7 @@ def call_probes() -> dict[str, CallProbe]:
         "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
         "sum along rows": CallProbe(each(lambda x: x.sum(1)), stream, STREAMED, count, kept=True),
         "sum along columns": CallProbe(each(lambda x: x.sum(0)), stream, STREAMED, count, kept=True),
+        "concatenate": CallProbe(each(lambda x: 0.5 * jnp.roll(x, 1, 0)), stream, STREAMED, count),
         "rearrange": CallProbe(each(lambda x: 0.5 * x.T), (ROWS * 2, ROWS * 2), STREAMED, count),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),

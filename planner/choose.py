@@ -35,7 +35,7 @@ SIMPLER_MESH = 0.005
 
 
 HAIR = 0.01
-"""By how much, relatively, the problem's costs may be off from the prediction's."""
+"""By how much, relatively, the problem's costs may be off from the prediction's for want of copies that are shared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,13 +186,13 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse. What is
-    worse by more than a hair is not looked at.
+    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and it
+    counts waiting for other devices where a layout has none of that. What is worse by more is not looked at.
     """
     best = choice
+    off = (1 + HAIR) * (1 + choice.mesh.cost.device.skew)
     for picks in choice.candidates.values():
-        hopeless = choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost
-        if hopeless or picks == choice.assignment.picks:
+        if choice.problem.evaluate(picks).cost > off * choice.solution.cost or picks == choice.assignment.picks:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit

@@ -10,13 +10,14 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from planner.choose import Choice
+from costmodel import CostModel
+from planner.choose import Choice, build, given
 from planner.emit import emit
 from planner.errors import NoDevices
 from planner.explain import explain
 from planner.jitted import PlannedFunction, check_arguments, place
 from planner.layout import Layout, to_spec
-from planner.mesh import auto_mesh
+from planner.mesh import auto_mesh, mesh_choices
 from planner.predict import Prediction
 from planner.problem import Problem
 from planner.serialize import from_json, to_json
@@ -166,6 +167,17 @@ class Plan:
             for name, picks in self.choice.candidates.items()
         }
 
+    def repriced(self, cost_model: CostModel) -> Plan:
+        """The same layouts at another profile's prices: what the plan takes on other devices, or by newer figures.
+
+        Raises:
+            ValueError: the profile has fewer devices than the mesh.
+        """
+        mesh = next(mesh_choices(self.mesh, cost_model))
+        priced = build(self.traced, self.choice.priced.graph, self.request, mesh)
+        choice = given(priced, self.choice.assignment.picks, self.request, "given", 0.0, mesh)
+        return replace(self, choice=choice)
+
     def explain(self) -> str:
         """What was chosen, what it costs, and what the runner-up costs, for people."""
         return explain(self)
@@ -175,10 +187,20 @@ class Plan:
         return to_json(self.traced, self.request, self.choice)
 
     @staticmethod
-    def from_json(text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh) -> Plan:
+    def from_json(
+        text: str,
+        fn: Callable[..., Any],
+        example_args: Sequence[Any],
+        mesh: Mesh | AbstractMesh,
+        *,
+        cost_model: CostModel | None = None,
+    ) -> Plan:
         """The plan that `to_json` wrote, for the same function, argument shapes and mesh.
+
+        Args:
+            cost_model: what it is priced with, by default the mesh's devices' preset.
 
         Raises:
             PlanMismatch: the text is no plan, or was written for another function, other shapes or another mesh.
         """
-        return Plan(*from_json(text, fn, example_args, mesh), timings={}, strategy="planned")
+        return Plan(*from_json(text, fn, example_args, mesh, cost_model), timings={}, strategy="planned")

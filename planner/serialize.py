@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
+from costmodel import CostModel
 from planner.choose import Choice, build, given
 from planner.errors import PlanMismatch
 from planner.jaxpr import build_graph
@@ -39,7 +40,11 @@ def to_json(traced: Traced, request: Request, choice: Choice) -> str:
 
 
 def from_json(
-    text: str, fn: Callable[..., Any], example_args: Sequence[Any], mesh: Mesh | AbstractMesh
+    text: str,
+    fn: Callable[..., Any],
+    example_args: Sequence[Any],
+    mesh: Mesh | AbstractMesh,
+    cost_model: CostModel | None = None,
 ) -> tuple[Traced, Request, Choice]:
     """What `to_json` wrote, for the same function, shapes and mesh.
 
@@ -50,7 +55,7 @@ def from_json(
     traced = trace(fn, tuple(example_args))
     _compare(document, _about_function(traced))
     request = make_request(traced, document["in_specs"], document["out_specs"], document["donate_argnums"])
-    choice = next(mesh_choices(mesh))
+    choice = next(mesh_choices(mesh, cost_model))
     priced = build(traced, build_graph(traced), request, choice)
     _compare(document, _about_nodes(priced))
     picks = (*_picks(priced, document["strategies"]), 0)

@@ -31,8 +31,10 @@ S = jax.ShapeDtypeStruct
 
 def seconds_of(assignment: Assignment) -> tuple[float, float]:
     """What the problem and the prediction say of what is computed and communicated."""
-    said = predicted(assignment)
-    return assignment.priced.problem.evaluate(assignment.picks).cost, said.compute_seconds + said.communication_seconds
+    said, problem = predicted(assignment), assignment.priced.problem.evaluate(assignment.picks).cost
+    if not said.collectives:  # then the problem alone counts a wait for the slowest device
+        problem /= 1 + assignment.priced.cost.device.skew
+    return problem, said.compute_seconds + said.communication_seconds
 
 
 def predicted(assignment: Assignment) -> Prediction:

@@ -41,6 +41,15 @@ def test_read_back_it_is_the_same_plan(case: Case) -> None:
     assert read.to_json() == written.to_json()
 
 
+def test_layouts_have_another_price_on_other_devices() -> None:
+    here, there = plan(layer, ARGS, MESH), CostModel(preset("h100-dgx:1"))
+    for elsewhere in (here.repriced(there), Plan.from_json(here.to_json(), layer, ARGS, MESH, cost_model=there)):
+        assert elsewhere.in_specs == here.in_specs
+        assert elsewhere.out_specs == here.out_specs
+        assert elsewhere.prediction.communicated_bytes == here.prediction.communicated_bytes
+        assert elsewhere.prediction.step_seconds < here.prediction.step_seconds
+
+
 def test_what_was_asked_for_is_read_back() -> None:
     specs: dict[str, Any] = {"in_specs": ({"w": P(None, ("x", "y")), "b": None}, P("x")), "out_specs": (P("y"), None)}
     written = plan(layer, ARGS, MESH, donate_argnums=1, **specs)
