@@ -35,7 +35,7 @@ SIMPLER_MESH = 0.005
 
 
 HAIR = 0.01
-"""By how much, relatively, the problem's costs may be off from the prediction's."""
+"""By how much, relatively, the problem's costs may be off from the prediction's for want of copies that are shared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,11 +195,12 @@ def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limi
     """The choice, or a hand-written layout whose prediction is better.
 
     The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and it
-    counts a wait for the slowest device even where none waits. What is worse by more than that is not looked at.
+    counts waiting for other devices where a layout has none of that. What is worse by more is not looked at.
     """
-    best, slack = choice, HAIR + choice.priced.cost.device.skew
+    best = choice
+    off = (1 + HAIR) * (1 + choice.mesh.cost.device.skew)
     for picks in choice.candidates.values():
-        if choice.problem.evaluate(picks).cost > (1 + slack) * choice.solution.cost:
+        if choice.problem.evaluate(picks).cost > off * choice.solution.cost or picks == choice.assignment.picks:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit

@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import REPLICATED, Decisions, Member, Node, Use
-from planner.graph import Graph, Op
+from planner.graph import Graph, Op, aval_of
 from planner.layout import Layout, replicated, shard_count
 from planner.opcost import (
     calls,
@@ -103,6 +103,7 @@ class _Pricing:
         self._split: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._matrices: dict[object, np.ndarray] = {}
         self._alone: dict[object, np.ndarray] = {}
+        self._inside: dict[object, np.ndarray] = {}
         self._exposed: dict[tuple[str, tuple[str, ...], float], float] = {}
         self.seconds: dict[Op, np.ndarray] = {}
 
@@ -201,16 +202,21 @@ class _Pricing:
 
     def _collective_seconds(self, member: Member, strategies: Sequence[Strategy]) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""
-        seconds = np.zeros(len(strategies))
         reduced, halos = member.reduced, halo_factors(member)
         if not reduced and not halos:
-            return seconds
-        for row, strategy in enumerate(strategies):
-            for collective in inner_collectives(member, strategy, self.cost):
-                if collective not in self._exposed:
-                    self._exposed[collective] = float(self.cost.exposed_seconds(*collective))
-                seconds[row] += self._exposed[collective]
-        return seconds
+            return np.zeros(len(strategies))
+        arrays = zip((*member.op.operands, *member.op.results), member.patterns, strict=True)
+        shapes = tuple((aval_of(value).shape, aval_of(value).dtype, member.dims(dims)) for value, dims in arrays)
+        key = (id(strategies), reduced, halos, len(member.op.results), shapes)
+        if key not in self._inside:
+            seconds = np.zeros(len(strategies))
+            for row, strategy in enumerate(strategies):
+                for collective in inner_collectives(member, strategy, self.cost):
+                    if collective not in self._exposed:
+                        self._exposed[collective] = float(self.cost.exposed_seconds(*collective))
+                    seconds[row] += self._exposed[collective]
+            self._inside[key] = seconds
+        return self._inside[key]
 
     def distinct_uses(self) -> list[Use]:
         """The uses that are paid for: of those that reshard one value alike in one body only the first, as emitted."""

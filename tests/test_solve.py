@@ -98,6 +98,14 @@ def test_smallest_limit_is_that_of_brute_force(problem: Problem) -> None:
         assert solve(replace(problem, usage_limit=limit - 1)).status == "infeasible"
 
 
+def test_of_those_that_keep_the_smallest_limit_one_needs_little_elsewhere() -> None:
+    usages = (np.array([5.0]), np.array([3.0, 1.0, 2.0]))
+    problem = Problem((np.zeros(1), np.zeros(3)), usages, ((0, 2), (4, 6)), ())
+    limit, picks = smallest_limit(problem)
+    assert limit == 5.0
+    assert picks.tolist() == [0, 1]
+
+
 @settings(deadline=None)
 @given(problems())
 def test_a_reduction_keeps_the_optimum_and_the_cost_of_what_it_lifts(problem: Problem) -> None:

@@ -113,7 +113,7 @@ def _solution(best: Incumbent) -> Solution:
 def smallest_limit(
     problem: Problem, time_limit: float = 10.0, start: Sequence[int] | IntArray | None = None
 ) -> tuple[float, IntArray]:
-    """The smallest usage limit that some assignment keeps, in bytes, and such an assignment.
+    """The smallest usage limit that some assignment keeps, in bytes, and one of those that does and takes little else.
 
     If the time does not suffice for the smallest, it is the smallest found: there is an assignment that keeps it.
 
@@ -137,7 +137,27 @@ def smallest_limit(
     if thrifty.picks is None or not math.isfinite(thrifty.cost):
         raise ProblemError(f"no assignment of finite cost was found in {time_limit} s; give smallest_limit more time")
     picks = whole.lift(reduction.lift(folded.lift(ilp.leanest(folded.model, thrifty.picks, clock))))
-    return problem.evaluate(picks).peak_usage, picks
+    peak = problem.evaluate(picks).peak_usage
+    left = min(THRIFTY_TIME * time_limit, clock.left_seconds)
+    found = solve(_charged(problem, peak), starts=[picks], time_limit=left)
+    assert found.picks is not None, "the start keeps the limit"
+    return peak, found.picks
+
+
+def _charged(problem: Problem, limit: float) -> Problem:
+    """Each byte costs one for as long as it is alive, and nothing else costs anything, but what is impossible."""
+    spans = (end - start for start, end in problem.intervals)
+    known = {id(edge.cost): edge.cost for edge in problem.edges}
+    possible = {key: np.where(np.isfinite(cost), 0.0, math.inf) for key, cost in known.items()}
+    return replace(
+        problem,
+        costs=tuple(
+            np.where(np.isfinite(cost), span * usage, math.inf)
+            for cost, span, usage in zip(problem.costs, spans, problem.usages, strict=True)
+        ),
+        edges=tuple(replace(edge, cost=possible[id(edge.cost)]) for edge in problem.edges),
+        usage_limit=limit,
+    )
 
 
 def _peak_only(model: Model) -> Model:

@@ -56,6 +56,7 @@ class Explorer:
         flat = Flat.from_model(model)
         dual = Dual(model, flat)
         dual.ascend(1, self.known.prune_above, clock)
+        self._hear(dual)
         if dual.picks is not None and self.flat is None:
             self.level, self.flat = len(self.known.reductions), flat
             self._begin(dual.picks, dual.prices)
@@ -90,12 +91,15 @@ class Explorer:
             functools.partial(self.searches[0].run, work, *hint),
         )
         clock.work(max(0.0, searched - climbed))
-        self.known.raise_bound(dual.lower_bound)
-        if self.known.lower_bound > self.known.prune_above:
-            raise Impossible
+        self._hear(dual)
         assert dual.picks is not None, "the dual went over the model before"
         self.known.take(dual.picks)
         self._take_found()
+
+    def _hear(self, dual: Dual) -> None:
+        self.known.raise_bound(dual.lower_bound)
+        if self.known.lower_bound > self.known.prune_above:
+            raise Impossible
 
     def _take_found(self) -> None:
         for search in self.searches:
