@@ -92,8 +92,8 @@ CLOSER = (
     Section(
         "memory",
         "Memory",
-        "Per device, at the worst point of a step: as compiled, or as predicted where nothing was. The dark mark is the "
-        "prediction.",
+        "Per device, at the worst point of a step: as compiled, or as predicted where nothing was. The dark mark is "
+        "the prediction.",
         closer.memory,
     ),
     Section(
