@@ -74,7 +74,7 @@ def layout(planned: Plan, strategy: str, dimensions: Dimensions, seed: int) -> P
             return random_plan(planned, seed)
         case name if name in planned.alternatives:
             return planned.alternatives[name]
-        case "planned" | "xla-propagation":
+        case name if name in ("planned", "xla-propagation") or memory_part(name) is not None:
             return planned
     raise NotApplicable(f"there is no {strategy} layout on a mesh of {dict(planned.choice.priced.cost.axis_sizes)}")
 

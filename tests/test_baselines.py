@@ -6,7 +6,6 @@ import jax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from executor import check
 from experiments import arguments
 from experiments.baselines import DIMENSIONS, STRATEGIES, NotApplicable, is_strategy, layout, memory_part
 from experiments.runner.trial import Dimensions
@@ -42,11 +41,6 @@ def test_expert_parallel_splits_experts_and_sends_tokens(moe: Plan) -> None:
     gathered = [one.bytes for one in found.prediction.collectives if one.kind == "all-gather"]
     experts = 8 * 128 * 512 * 4
     assert max(gathered, default=0) < experts, "experts stay where they are"
-
-
-def test_its_numbers_are_right(moe: Plan) -> None:
-    found = layout(moe, "expert-parallel", DIMENSIONS["moe"], 0)
-    assert check(found, workload("moe").make_args(jax.random.key(0))).passed
 
 
 def test_random_is_the_same_for_the_same_seed(moe: Plan) -> None:

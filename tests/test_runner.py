@@ -83,10 +83,10 @@ def test_killed_at_random_moments_and_resumed_nothing_is_lost_or_repeated(tmp_pa
 def test_what_fails_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
     ended = fake_runs.run(
         tmp_path, "1x1", "1x2", "1x3", "1x4", "2x4",
-        repeats=1, strategies=("fsdp",), run_seconds=3.0, run_memory="300MiB",
+        repeats=1, workloads=("mlp",), run_seconds=3.0, run_memory="300MiB",
     )  # fmt: skip
-    assert ended == Ended(10, 10, 8, interrupted=False)
-    frame = rows(tmp_path).query("workload == 'mlp'").set_index("mesh")
+    assert ended == Ended(10, 10, 4, interrupted=False)
+    frame = rows(tmp_path).query("strategy == 'fsdp'").set_index("mesh")
     assert dict(frame.status) == {
         "1x1": "error", "1x2": "crash", "1x3": "time-out", "1x4": "out of memory", "2x4": "ok",
     }  # fmt: skip

@@ -28,8 +28,9 @@ def measured(
 
 def test_less_memory_is_kept() -> None:
     row, _ = measured("sigmoid-layer-grad", "planned")
-    less, _ = measured("sigmoid-layer-grad", "planned@100%")
-    assert less["predicted_peak_bytes"] == row["predicted_peak_bytes"]
+    less, _ = measured("sigmoid-layer-grad", "planned@90%")
+    assert less["status"] == "ok"
+    assert less["predicted_peak_bytes"] <= 0.9 * row["predicted_peak_bytes"]
     none, _ = measured("sigmoid-layer-grad", "planned@10%")
     assert none["status"] == "infeasible"
     assert "no plan fits" in none["error"]
@@ -41,7 +42,7 @@ def test_a_machine_that_is_not_here_is_predicted_for() -> None:
     assert (row["status"], row["devices"], row["cost_model"]) == ("predicted", 8, "preset")
     assert row["predicted_step_seconds"] > 0
     assert "measured_step_seconds" not in row
-    assert found["layouts"][0]["name"] == "0"
+    assert [array["name"] for array in found["layouts"]] == ["x", "w", "b"]
     propagated, _ = measured("sigmoid-layer", "xla-propagation", mesh="h100-dgx:1")
     assert propagated["status"] == "not applicable"
 

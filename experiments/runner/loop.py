@@ -15,6 +15,7 @@ from typing import Any
 from experiments import arguments
 from experiments.child import ChildFailed, call_in_child, undisturbed
 from experiments.results import revision
+from experiments.runner import measure as trials
 from experiments.runner.columns import FAILED, KEY
 from experiments.runner.directory import ResultsDirectory, Row
 from experiments.runner.live import Board
@@ -50,15 +51,15 @@ def run_suite(
     out: Path,
     *,
     resume: bool = False,
-    measure: Measure | None = None,
-    calibrate: Callable[[Path], None] | None = None,
+    measure: Measure = trials.measure,
+    calibrate: Callable[[Path], None] = trials.calibrate_into,
 ) -> Ended:
     """Runs what of a suite has no row yet; each trial in a process of its own, with the suite's limits.
 
     Args:
         out: the directory of results.
         resume: whether to go on with what is there.
-        measure, calibrate: functions of some module, called in those processes; by default those that really do.
+        measure, calibrate: functions of some module, called in those processes.
 
     Raises:
         ResultsError: the directory cannot be written, is in use, or holds something else; see `ResultsDirectory`.
@@ -66,10 +67,10 @@ def run_suite(
     with _told_to_stop(), ResultsDirectory(out, suite, resume) as directory, Board(suite) as board:
         for damage in directory.damaged:
             board.say(f"{damage}; the line went to {out / 'damaged.csv'}, the run is done again")
-        if earlier := {str(row["git_revision"]) for row in directory.rows} - {revision(), "None"}:
+        if earlier := {row["git_revision"] for row in directory.rows if row["git_revision"]} - {revision()}:
             board.say(f"the rows that are there are of another revision: {', '.join(sorted(earlier))}")
         try:
-            _run(suite, directory, board, measure or _measure, calibrate or _calibrate)
+            _run(suite, directory, board, measure, calibrate)
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
@@ -126,19 +127,6 @@ def _row(trial: Trial, suite: Suite, log: Path, measure: Measure) -> tuple[Row, 
         "wall_seconds": time.monotonic() - begun,
     }
     return {**found, **about_trial}, details
-
-
-def _measure(trial: Trial) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    # JAX and the planner are imported by the process that needs them: this one only waits.
-    from experiments.runner.measure import measure
-
-    return measure(trial)
-
-
-def _calibrate(path: Path) -> None:
-    from experiments.runner.measure import calibrate_into
-
-    calibrate_into(path)
 
 
 @contextmanager
