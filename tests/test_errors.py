@@ -227,7 +227,7 @@ def test_a_limit_that_nothing_fits() -> None:
     with pytest.raises(Infeasible, match=expected) as caught:
         train_plan(memory_limit=MIB / 2, time_limit=3)
     message, smallest = str(caught.value), caught.value.smallest_limit_bytes
-    assert re.search(r"Largest there: .*x 2\.0 MiB", message), "arguments go by their names"
+    assert re.search(r"Largest there: .*(x|weights/[ab]) \d", message), "arguments go by their names"
     assert re.search(r"Largest there: .*[KM]iB \(test_errors\.py:\d+\)", message), "temporaries by their lines"
     arguments = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(TRAIN_ARGS))
     assert smallest >= arguments / 8, "all of the arguments are alive at once"
