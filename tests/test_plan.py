@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from programs import PROGRAMS, W, X, attention, custom_gradients, mlp_loss, scan_remat_loss
 from test_reshard import layouts_of
 
-from planner import Plan, plan
+from planner import Plan, TraceError, plan
 from planner.layout import to_spec
 from planner.trace import trace
 
@@ -61,6 +62,15 @@ class Pair(NamedTuple):
 class Record:
     array: Any
     maybe: Any
+
+
+def test_garbage_is_collected_again_whether_there_is_a_plan_or_not() -> None:
+    mesh, x = AbstractMesh((8,), ("x",)), jax.ShapeDtypeStruct((64,), jnp.float32)
+    plan(jnp.tanh, (x,), mesh)
+    assert gc.isenabled()
+    with pytest.raises(TraceError):
+        plan(jnp.dot, (x, "no array"), mesh)
+    assert gc.isenabled()
 
 
 def test_pytrees_are_kept() -> None:
