@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,11 +14,11 @@ import numpy as np
 import pytest
 from cases import KEY, Case, floats, ints
 from forced import device_mesh, differences
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from layer import BIG, EXPLICIT, MESH, assert_same, layer, layer_plan
 from programs import PROGRAMS, W, X, custom_gradients, mlp_loss, scan_remat_loss
 
-from planner import Plan, plan
+from planner import Plan, TraceError, plan
 
 P = PartitionSpec
 
@@ -40,6 +41,15 @@ class Pair(NamedTuple):
 class Record:
     array: Any
     maybe: Any
+
+
+def test_garbage_is_collected_again_whether_there_is_a_plan_or_not() -> None:
+    mesh, x = AbstractMesh((8,), ("x",)), jax.ShapeDtypeStruct((64,), jnp.float32)
+    plan(jnp.tanh, (x,), mesh)
+    assert gc.isenabled()
+    with pytest.raises(TraceError):
+        plan(jnp.dot, (x, "no array"), mesh)
+    assert gc.isenabled()
 
 
 def test_pytrees_are_kept() -> None:

@@ -120,7 +120,7 @@ print(json.dumps([found.picks.tolist(), found.lower_bound]))
 
 
 def test_without_numba_the_answer_is_the_same(tmp_path: Path) -> None:
-    problem = middling_problem(4)
+    problem = middling_problem(7)
     problem.write(tmp_path / "problem.json")
     command = [sys.executable, "-c", WITHOUT_NUMBA, str(tmp_path / "problem.json")]
     plain = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
