@@ -112,12 +112,10 @@ def ruled_flops(operands: Sequence[Aval], results: Sequence[Aval], *, ruled: Rul
 register_flops(ruled_call_p, ruled_flops)
 
 
-@ruled_call_p.def_impl
 def _run(*args: Any, ruled: Ruled) -> list[Any]:
     return jax.jit(ruled.fn)(*args)
 
 
-@ruled_call_p.def_abstract_eval
 def _abstract(*avals: Any, ruled: Ruled) -> list[Any]:
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals]
     return [jax.core.ShapedArray(each.shape, each.dtype) for each in jax.eval_shape(ruled.fn, *structs)]
@@ -161,6 +159,8 @@ def _first(batch: Aval) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(batch.shape)[1:], batch.dtype)
 
 
+ruled_call_p.def_impl(_run)
+ruled_call_p.def_abstract_eval(_abstract)
 ad.primitive_jvps[ruled_call_p] = _differentiated
 batching.primitive_batchers[ruled_call_p] = _batched
 mlir.register_lowering(
