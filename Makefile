@@ -34,6 +34,7 @@ test: lint
 test-harness: setup
 	$(BIN)/python tests/sweep.py harness
 	$(BIN)/python tests/sweep.py vmapped
+	$(BIN)/python tests/sweep.py odd
 	$(BIN)/python tests/against_shardy.py
 
 test-random: setup

@@ -171,7 +171,9 @@ def weak_types(x: Array, s: Array) -> tuple[Array, ...]:
 def narrow_types(x: Array) -> tuple[Array, ...]:
     small = x.astype(jnp.float8_e4m3fn)
     four = (x * np.float32(10)).astype(jnp.int4)
-    return small.astype(np.float32), four.astype(np.int8) + np.int8(1), x.astype(jnp.bfloat16).T, four.T
+    eight = four.astype(np.int8)
+    product = lax.dot_general(eight, eight, (((1,), (1,)), ((), ())), preferred_element_type=np.int32)
+    return small.astype(np.float32), eight + np.int8(1), product, x.astype(jnp.bfloat16).T, four.T
 
 
 def quantised(x: Array, w: Array) -> Array:
@@ -204,7 +206,7 @@ def named_scopes(x: Array, w: Array) -> Array:
 
 def constrained(x: Array, w: Array) -> Array:
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-    return lax.with_sharding_constraint(x @ w, jax.NamedSharding(mesh, P(None, "x"))) @ w
+    return lax.with_sharding_constraint(x @ w, jax.NamedSharding(mesh, P("x"))) @ w
 
 
 def associative(x: Array, a: Array) -> tuple[Array, Array]:

@@ -30,11 +30,12 @@ from planner.trace import trace
 
 @dataclass(frozen=True)
 class Job:
-    """A case, the meshes that it is planned for, and how many assignments are drawn on each."""
+    """A case, the meshes it is planned for, how many assignments are drawn on each, and whether it is solved too."""
 
     case: Case
     meshes: Sequence[Mapping[str, int]]
     drawn: int
+    solved: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,13 @@ def prepare(job: Job, wanted: list[Any], repeatable: bool) -> Prepared:
     for mesh in job.meshes:
         devices = device_mesh(**mesh)
         (choice,) = mesh_choices(devices, None)
-        best = choose(traced, graph, request, choice, Limits(None, 1.0, "replicate"))
-        assert best is not None, "there is nothing to beat"
         priced = build(traced, graph, request, choice)
         unruled += priced.decisions.unruled
-        candidates = [best.assignment, most_split(priced), *random_assignments(priced, job.drawn, job.case.name)]
+        candidates = [most_split(priced), *random_assignments(priced, job.drawn, job.case.name)]
+        if job.solved:
+            best = choose(traced, graph, request, choice, Limits(None, 1.0, "replicate"))
+            assert best is not None, "there is nothing to beat"
+            candidates.insert(0, best.assignment)
         different = {one.picks: one for one in candidates if split(one) > 1 or not assignments}
         assignments += ((devices, one) for one in different.values())
     return Prepared(job.case, wanted, repeatable, assignments, origin_of(graph, unruled))

@@ -38,7 +38,7 @@ def draw(number: int, most_ops: int = 30) -> Program:
     generator = random.Random(number)
     values = np.random.default_rng(number)
     args = [_argument(generator, values) for _ in range(generator.randint(1, 4))]
-    ops = generator.randint(1, most_ops)
+    ops = 1 + int(most_ops * generator.random() ** 3)  # most are short
     smooth = generator.random() < 0.3
     seed = generator.random()
 

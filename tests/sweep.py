@@ -9,6 +9,7 @@ file, a line per case, so that a run can be stopped and goes on where it was.
     python tests/sweep.py harness                   every case of the harnesses
     python tests/sweep.py vmapped                   each case eight times over, by vmap
     python tests/sweep.py random --count 2000       so many random programs
+    python tests/sweep.py odd                       programs with callbacks, effects, kernels, odd types
     python tests/sweep.py packages                  steps of third-party libraries
     python tests/sweep.py harness --seconds 240     for so long; then it says how many are left
     python tests/sweep.py harness --only scatter    those whose name holds this
@@ -38,6 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import Case
+from odd_programs import ODD
 from packages import PACKAGES
 from planned import Job, Outcome, outcomes
 from random_programs import draw
@@ -217,6 +219,12 @@ def random_job(name: str) -> Job:
     return Job(replace(program.case, name=name), (program.mesh,), 1)
 
 
+def odd_job(name: str) -> Job:
+    jax.config.update("jax_enable_x64", False)
+    (case,) = (case for case in ODD if case.name == name)
+    return Job(case, MESHES, DRAWN)
+
+
 def package_job(name: str) -> Job:
     jax.config.update("jax_enable_x64", False)
     return Job(PACKAGES[name](), MESHES, 1)
@@ -241,6 +249,7 @@ SOURCES = {
     "harness": Source(harness_names, lambda: harness_maker(None)),
     "vmapped": Source(harness_names, lambda: harness_maker(BATCH)),
     "random": Source(lambda count: list(map(str, range(count))), lambda: random_job),
+    "odd": Source(lambda count: [case.name for case in ODD], lambda: odd_job, together=4),
     "packages": Source(lambda count: list(PACKAGES), lambda: package_job, together=1),
 }
 

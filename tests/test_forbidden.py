@@ -104,7 +104,7 @@ def test_transforms_are_never_split(case: Case) -> None:
 def test_transforms_read_and_write_rows() -> None:
     """XLA's CPU backend refuses one in any other order, into which collectives around it bring its arrays.
 
-    What that takes is a whole program: number 1 and 82 of `tests/random_programs.py` are two.
+    What that takes is a whole program; random ones (`tests/random_programs.py`) came upon it, even unsharded.
     """
     case = next(case for case in CASES if case.name == "rfft")
     lowered = plan(case.fn, case.args, MESH).jit().lower(*case.args).as_text()

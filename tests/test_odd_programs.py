@@ -18,8 +18,9 @@ TOGETHER = 6
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
 @pytest.mark.parametrize("first", range(0, len(ODD), TOGETHER), ids=lambda first: ODD[first].name)
 def test_odd_programs_compute_the_same(first: int) -> None:
-    with jax.numpy_dtype_promotion("standard"):  # as users have it
-        found = outcomes([Job(case, MESHES, drawn=0) for case in ODD[first : first + TOGETHER]])
+    """As JAX is used; `python tests/sweep.py odd` takes more meshes and assignments."""
+    with jax.numpy_dtype_promotion("standard"):
+        found = outcomes([Job(case, MESHES[1:], drawn=0, solved=False) for case in ODD[first : first + TOGETHER]])
     assert not [outcome for outcome in found if outcome.status != "passed"]
 
 

@@ -14,8 +14,7 @@ COUNT, TOGETHER = 100, 10
 def test_random_programs_compute_the_same(first: int) -> None:
     """To draw one that fails alone: `python tests/sweep.py random --only NUMBER`."""
     programs = [draw(number) for number in range(first, first + TOGETHER)]
-    found = outcomes([Job(program.case, (program.mesh,), drawn=0) for program in programs])
-    # Some transforms of some shapes XLA's CPU backend does not run unsharded either.
+    found = outcomes([Job(program.case, (program.mesh,), drawn=0, solved=False) for program in programs])
     assert not [outcome for outcome in found if outcome.status not in ("passed", "not run")]
     assert any(outcome.shards > 1 for outcome in found)
 

@@ -37,7 +37,8 @@ def _reduce_whole(
 @register(p.reduce_max_p, p.reduce_min_p)
 def _reduce_ordered(operands: Sequence[Aval], results: Sequence[Aval], **params: Any) -> ShardingRule:
     """Complex numbers have no order that an all-reduce knows: XLA's CPU compiler refuses."""
-    reduce = _reduce_whole if str(operands[0].dtype).startswith("complex") else _reduce
+    is_complex = operands[0].dtype in (np.dtype(np.complex64), np.dtype(np.complex128))
+    reduce = _reduce_whole if is_complex else _reduce
     return reduce(operands, results, **params)
 
 
