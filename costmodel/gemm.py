@@ -121,7 +121,8 @@ def fit_matmul(samples: Sequence[MatmulSample], bytes_per_second: float) -> Matm
     # A core's tile is of the order of 16 by 16 where units are filled by columns; a sum of 64 hides its start; a
     # machine of 100 cores wants some 10⁵ elements of a result.
     start = np.array([1.1 * best_rate, float(seconds.min()), bytes_per_second, 16.0, 64.0, 1e5])
-    doubt = np.array([np.inf, np.inf, DOUBT, DOUBT, DOUBT, DOUBT])
+    # The fastest product seen is not far from the rate: a few noisy ones alone would not tell rate from efficiency.
+    doubt = np.array([1.0, np.inf, DOUBT, DOUBT, DOUBT, DOUBT])
     fitted = fit_positive(predict, seconds, start, doubt)
     errors = np.abs(predict(fitted) / seconds - 1)
     rate, *shape = fitted.tolist()

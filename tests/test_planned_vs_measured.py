@@ -7,13 +7,14 @@ calls and devices calibrated anew, before a test fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from costmodel import CostModel
 from executor.calibrate import Calibration
@@ -54,26 +55,19 @@ def disagreements(predicted: Seconds, measured: Seconds) -> list[str]:
     return found
 
 
-def wide(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
-    """Few rows and large weights: whoever gathers weights does little else."""
-    return jnp.tanh(x @ w) @ v
-
-
 @dataclass(frozen=True)
 class Attempt:
     """Programs of one function timed, and the devices calibrated meanwhile."""
 
-    planned: Plan
     programs: list[Program]
     model: CostModel
     measured: Seconds
 
     def verdict(self, wrong: Callable[[CostModel], CostModel] = lambda model: model) -> list[str]:
         """What the model has wrong, or what one made from it has."""
-        repriced, donors = self.planned.repriced(wrong(self.model)).choice, self.planned.request.donors
+        model = wrong(self.model)
         predicted = {
-            program.names[0]: repriced.instead(program.plan.choice.assignment.picks, donors).prediction.step_seconds
-            for program in self.programs
+            program.names[0]: program.plan.repriced(model).prediction.step_seconds for program in self.programs
         }
         return disagreements(predicted, self.measured)
 
@@ -86,41 +80,41 @@ def calibration() -> Calibration:
     return made
 
 
-def planned_by(model: CostModel, name: str) -> tuple[Plan, tuple[jax.Array, ...]]:
-    mesh = jax.make_mesh((2, 4), ("x", "y"))
-    if name == "wide":
-        args = tuple(jnp.full(shape, 0.01) for shape in ((64, 1024), (1024, 4096), (4096, 1024)))
-        return plan(wide, args, mesh, cost_model=model), args
-    work = workload(name)
-    made = plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums, cost_model=model)
-    return made, work.make_args(jax.random.key(0))
-
-
-def raced(calibration: Calibration, name: str) -> list[Attempt]:
+def raced(calibration: Calibration, plans: Mapping[str, Plan], args: Sequence[jax.Array]) -> list[Attempt]:
     """Attempts until the model has nothing wrong."""
-    planned, args = planned_by(calibration.model(), name)
-    programs = compile_programs({**contenders(planned), **random_plans(planned, 4)})
+    programs = compile_programs(plans)
     attempts: list[Attempt] = []
     while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].verdict() == []):
         calibration.time_once()
         samples = race(programs, args, least_rounds=7 * (1 + len(attempts)), least_seconds=0.1)
         medians = map(float, map(np.median, samples))
         measured = {program.names[0]: taken for program, taken in zip(programs, medians, strict=True)}
-        attempts.append(Attempt(planned, programs, calibration.model(), measured))
+        attempts.append(Attempt(programs, calibration.model(), measured))
     return attempts
 
 
 @pytest.fixture(scope="module")
 def gathering(calibration: Calibration) -> list[Attempt]:
-    return raced(calibration, "wide")
+    """One more than an array, gathered on every device or left where it is."""
+    x = jnp.full((2048, 1024), 0.01)
+    mesh, rows = jax.make_mesh((2, 4), ("x", "y")), PartitionSpec(("x", "y"))
+    plans = {
+        name: plan(lambda x: x + 1, (x,), mesh, in_specs=rows, out_specs=specs, cost_model=calibration.model())
+        for name, specs in (("gathered", PartitionSpec()), ("kept", rows))
+    }
+    return raced(calibration, plans, (x,))
 
 
 @pytest.mark.parametrize("name", ["mlp", "sigmoid-layer-grad"])
 def test_the_clock_agrees_with_the_model(calibration: Calibration, name: str) -> None:
-    assert raced(calibration, name)[-1].verdict() == []
+    work, mesh = workload(name), jax.make_mesh((2, 4), ("x", "y"))
+    donated, model = work.donate_argnums, calibration.model()
+    planned = plan(work.fn, work.example_args, mesh, donate_argnums=donated, cost_model=model)
+    plans = {**contenders(planned), **random_plans(planned, 4)}
+    assert raced(calibration, plans, work.make_args(jax.random.key(0)))[-1].verdict() == []
 
 
-def test_the_clock_agrees_where_collectives_are_most_of_the_work(gathering: list[Attempt]) -> None:
+def test_the_clock_agrees_where_a_collective_is_most_of_the_work(gathering: list[Attempt]) -> None:
     assert gathering[-1].verdict() == []
 
 
