@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout as MemoryLayout
 from jax.experimental.layout import with_layout_constraint
@@ -85,6 +86,8 @@ class _Emitter:
         if op.primitive in ON_SHARDS:
             run = ON_SHARDS[op.primitive](op)
             return self.on_shards(run, op, operands) if op in self.decisions.members else run(*operands)
+        if op.primitive is jex_primitives.dynamic_update_slice_p:
+            operands = [*operands[:2], *_clamped(*operands)]
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
@@ -162,6 +165,19 @@ def _transform(op: Op) -> Callable[..., Sequence[Any]]:
     refuses any but this one.
     """
     return lambda array: [_in_rows(op.primitive.bind(_in_rows(array), **op.params))]
+
+
+def _clamped(array: Any, update: Any, *starts: Any) -> list[Any]:
+    """Where an update begins, moved to where all of it lies inside the array.
+
+    The op is defined to do so itself; but XLA's partitioner, where it splits a dimension in which the update has one
+    element, drops an update that begins outside.
+    """
+    found = []
+    for start, size, width in zip(map(jnp.asarray, starts), array.shape, update.shape, strict=True):
+        last = min(size - width, jnp.iinfo(start.dtype).max)
+        found.append(lax.clamp(jnp.asarray(0, start.dtype), start, jnp.asarray(last, start.dtype)))
+    return found
 
 
 def _in_rows(array: Any) -> Any:

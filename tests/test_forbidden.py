@@ -3,7 +3,8 @@
 XLA's partitioner gives wrong numbers for the gradient of max pooling on a sharded dimension whose windows overlap, and
 aborts the process on a complex transform of a sharded last dimension with fewer elements per shard than shards. Its
 simplifier adds up the starts of two slices and forgets that the second is clamped: a scatter with one index over a
-dimension that has just been sliced into shards writes wrong rows into the shards that the index is not in.
+dimension that has just been sliced into shards writes wrong rows into the shards that the index is not in. Its
+partitioner forgets that an update which begins outside the array is moved inside, where the dimension is split.
 """
 
 from __future__ import annotations
@@ -184,3 +185,14 @@ def test_the_bug_of_one_row_is_there() -> None:
 
     args = floats(16, 32), np.int32(3), floats(32) + 1
     assert differences([jax.jit(fn)(*args)], [jax.jit(UPDATES["row"])(*args)])
+
+
+@pytest.mark.parametrize("start", [-7, -1, 0, 1, 3, 5, 100])
+@pytest.mark.parametrize("width", [1, 2])
+def test_updates_that_begin_outside_are_moved_inside(start: int, width: int) -> None:
+    def fn(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice_p.bind(x, update, np.int32(0), start)
+
+    args = (floats(8, 4), floats(8, width), np.int32(start))
+    planned = plan(fn, args, MESH, in_specs=(P("x", "y"), P("x"), P()), out_specs=P("x", "y"))
+    assert not differences([planned.jit()(*args)], [jax.jit(fn)(*args)])
