@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -250,6 +252,25 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert time.perf_counter() - begun < 20
     assert found.status in {"feasible", "unknown"}
     assert found.lower_bound > 0
+
+
+def test_an_interrupt_that_python_drops_stops_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
+
+    def interrupt(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            signal.raise_signal(signal.SIGINT)
+
+    clock = Clock.of(60)
+    before = signal.getsignal(signal.SIGINT)
+    with clock.stopped_by_interrupt():
+        gc.callbacks.append(interrupt)
+        gc.collect()
+        gc.callbacks.remove(interrupt)
+    assert dropped == [KeyboardInterrupt]
+    assert clock.expired
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_search_only_improves() -> None:

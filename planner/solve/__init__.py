@@ -59,7 +59,8 @@ def solve(
     best.raise_bound(whole.model.trivial_bound())
     if not clock.expired:
         try:
-            _search(whole, starts, best, clock, seed)
+            with clock.stopped_by_interrupt():
+                _search(whole, starts, best, clock, seed)
         except Impossible:
             best.raise_bound(best.cost)
             best.method = "presolve"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 WORK_PER_SECOND = 1e9
 """Numbers that one core looks at in a second, roughly: what a second is worth where work is counted."""
@@ -16,11 +21,13 @@ class Meter:
 
     Attributes:
         counts_work: whether it is work.
+        stopped: whether nothing more is to be begun, whatever time is left.
     """
 
     counts_work: bool
     started: float = field(default_factory=time.perf_counter)
     worked: float = 0.0
+    stopped: bool = False
 
     @property
     def elapsed(self) -> float:
@@ -73,7 +80,8 @@ class Clock:
     @property
     def left_seconds(self) -> float:
         """Until the limit, not below zero."""
-        return 0.0 if self.meter.elapsed >= self.deadline else max(0.0, self.limit_seconds - self.seconds)
+        over = self.meter.stopped or self.meter.elapsed >= self.deadline
+        return 0.0 if over else max(0.0, self.limit_seconds - self.seconds)
 
     @property
     def expired(self) -> bool:
@@ -86,3 +94,24 @@ class Clock:
     def part(self, fraction: float) -> Clock:
         """A clock that starts now and has a part of what is left."""
         return Clock(fraction * self.left_seconds, self.deadline, self.meter, self.meter.seconds)
+
+    @contextmanager
+    def stopped_by_interrupt(self) -> Iterator[None]:
+        """Ctrl-C stops the clock too, besides raising what it raises.
+
+        An exception raised in a callback of the garbage collector is dropped by Python, and JAX has such a callback.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield  # nobody else may set handlers, or the interrupt is none
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.meter.stopped = True
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
