@@ -27,7 +27,7 @@ setup: .venv/installed
 	touch $@
 
 test: lint
-	$(BIN)/python -m pytest -n auto -m "not alone"
+	$(BIN)/python -m pytest -n auto --dist loadscope -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 # They go on where they were stopped; `python tests/sweep.py --fresh` begins again.

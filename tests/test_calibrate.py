@@ -9,8 +9,19 @@ from executor.calibrate import calibrate
 
 
 @pytest.fixture(scope="module")
-def model() -> CostModel:
-    return calibrate(jax.devices()[:2], rounds=1, collective_bytes=(2**12, 2**16, 2**20))
+def seen() -> list[tuple[int, int]]:
+    """The progress that was told of."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def model(seen: list[tuple[int, int]]) -> CostModel:
+    return calibrate(
+        jax.devices()[:2],
+        rounds=1,
+        collective_bytes=(2**12, 2**16, 2**20),
+        progress=lambda done, total: seen.append((done, total)),
+    )
 
 
 def test_every_collective_is_measured(model: CostModel) -> None:
@@ -32,13 +43,6 @@ def test_the_profile_reads_back(model: CostModel) -> None:
     assert CostModel.from_json(model.to_json()) == model
 
 
-def test_progress_reaches_its_total() -> None:
-    seen: list[tuple[int, int]] = []
-    calibrate(
-        jax.devices()[:1],
-        rounds=1,
-        collective_bytes=(4,),
-        progress=lambda done, total: seen.append((done, total)),
-    )
+def test_progress_reaches_its_total(model: CostModel, seen: list[tuple[int, int]]) -> None:
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]

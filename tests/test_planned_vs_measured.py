@@ -96,7 +96,7 @@ def raced(calibration: Calibration, plans: Mapping[str, Plan], args: Sequence[ja
 @pytest.fixture(scope="module")
 def gathering(calibration: Calibration) -> list[Attempt]:
     """One more than an array, gathered on every device or left where it is."""
-    x = jnp.full((2048, 1024), 0.01)
+    x = jnp.full((4096, 1024), 0.01)
     mesh, rows = jax.make_mesh((2, 4), ("x", "y")), PartitionSpec(("x", "y"))
     plans = {
         name: plan(lambda x: x + 1, (x,), mesh, in_specs=rows, out_specs=specs, cost_model=calibration.model())
