@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,17 +26,6 @@ class Sample:
     group_size: int
     total_bytes: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class Knee:
-    """Seconds by bytes: start_seconds + seconds_per_byte · b + overflow_seconds_per_byte · max(0, b - cache_bytes)."""
-
-    start_seconds: float
-    seconds_per_byte: float
-    cache_bytes: float
-    overflow_seconds_per_byte: float
-    relative_error: float
 
 
 @dataclass(frozen=True)
@@ -94,29 +83,21 @@ def fitted_seconds(fits: Sequence[CollectiveFit], group_size: int, total_bytes: 
     return (1 - weight) * low.seconds(total_bytes) + weight * high.seconds(total_bytes)
 
 
-def fit_knee(sizes: np.ndarray, seconds: np.ndarray) -> Knee:
-    """The formula whose relative error is least, with the knee at one of the sizes between the outermost.
-
-    Raises:
-        ValueError: fewer than three different sizes.
-    """
+def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit:
+    """The formula whose relative error is least, with the knee at one of the sizes between the outermost."""
+    sizes = np.array([sample.total_bytes for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
     knees = np.unique(sizes)[1:-1]
     if not len(knees):
-        raise ValueError(f"three different byte counts are needed, got {set(sizes)}")
+        raise ValueError(
+            f"{kind} over groups of {group_size}: three different byte counts are needed, got {set(sizes)}"
+        )
     fits = []
     for knee in knees:
         terms = np.stack([np.ones_like(sizes), sizes, np.maximum(0.0, sizes - knee)], axis=1)
         (start, slope, overflow), norm = nnls(terms / seconds[:, None], np.ones_like(seconds))
         # Whatever the fit says: a few bytes take about as long as the fastest seen.
         start = max(float(start), 0.5 * float(seconds.min()))
-        fits.append(Knee(start, float(slope), float(knee), float(overflow), float(norm / math.sqrt(len(seconds)))))
+        error = float(norm / math.sqrt(len(seconds)))
+        fits.append(CollectiveFit(kind, group_size, start, float(slope), float(knee), float(overflow), error))
     return min(fits, key=lambda fit: fit.relative_error)
-
-
-def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit:
-    sizes = np.array([sample.total_bytes for sample in samples])
-    seconds = np.array([sample.seconds for sample in samples])
-    try:
-        return CollectiveFit(kind, group_size, *astuple(fit_knee(sizes, seconds)))
-    except ValueError as error:
-        raise ValueError(f"{kind} over groups of {group_size}: {error}") from None

@@ -13,9 +13,9 @@ from costmodel.calls import CallCost
 from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
-from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
+from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 4
+FORMAT = 5
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -143,8 +143,10 @@ def _device(record: _Record) -> Device:
         flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
-        cache_bytes=record.number("cache_bytes"),
-        cache_bytes_per_second=record.optional_number("cache_bytes_per_second", 1),
+        memory_curve=tuple(
+            MemorySample(sample.number("nbytes", 1), sample.number("seconds", 1e-12))
+            for sample in record.records("memory_curve")
+        ),
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),
         convolution_slowdown=record.number("convolution_slowdown"),

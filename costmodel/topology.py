@@ -45,6 +45,14 @@ arrays put together or padded."""
 
 
 @dataclass(frozen=True)
+class MemorySample:
+    """So many bytes, read and written, and the seconds that they took."""
+
+    nbytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Device:
     """One accelerator, or one of the CPU devices that share a host.
 
@@ -55,8 +63,8 @@ class Device:
         memory_bytes: the memory that arrays may take.
         memory_bytes_per_second: achievable rate of streaming through that memory, reads and writes counted
             together.
-        cache_bytes, cache_bytes_per_second: as many bytes of an op as the caches hold, and the rate at which they move;
-            everything goes through the memory where the rate is None.
+        memory_curve: what moving so many bytes of one op took, ascending, where caches make small arrays faster;
+            none where everything moves at `memory_bytes_per_second`.
         launch_seconds: what one more op costs, however small.
         element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
             memory; a class that is not listed takes nothing more.
@@ -74,8 +82,7 @@ class Device:
     memory_bytes_per_second: float
     launch_seconds: float
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    cache_bytes: float = 0.0
-    cache_bytes_per_second: float | None = None
+    memory_curve: tuple[MemorySample, ...] = ()
     convolution_slowdown: float = 1.0
     skew: float = 0.0
     call: CallCost = field(default_factory=CallCost)
@@ -84,8 +91,11 @@ class Device:
     def memory_seconds(self, nbytes: ArrayLike) -> np.ndarray:
         """Seconds in which an op's bytes, read and written, move between this device and its caches and memory."""
         total = np.asarray(nbytes, dtype=float)
-        cached = 0.0 if self.cache_bytes_per_second is None else np.minimum(total, self.cache_bytes)
-        return cached / (self.cache_bytes_per_second or 1.0) + (total - cached) / self.memory_bytes_per_second
+        if not self.memory_curve:
+            return total / self.memory_bytes_per_second
+        sizes = np.array([sample.nbytes for sample in self.memory_curve])
+        rates = sizes / np.array([sample.seconds for sample in self.memory_curve])
+        return total / np.exp(np.interp(np.log(np.maximum(1.0, total)), np.log(sizes), np.log(rates)))
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -93,7 +103,7 @@ class Device:
             self,
             flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
             memory_bytes_per_second=self.memory_bytes_per_second * speed,
-            cache_bytes_per_second=self.cache_bytes_per_second and self.cache_bytes_per_second * speed,
+            memory_curve=tuple(replace(sample, seconds=sample.seconds / speed) for sample in self.memory_curve),
             launch_seconds=self.launch_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
             call=self.call.scaled(wait),
@@ -227,9 +237,7 @@ class Topology:
     def __post_init__(self) -> None:
         for dim in self.dims:
             if dim.size < 2:
-                raise ValueError(
-                    f"topology {self.name!r}: dimension {dim.name!r} has size {dim.size}; leave it out"
-                )
+                raise ValueError(f"topology {self.name!r}: dimension {dim.name!r} has size {dim.size}; leave it out")
 
     @property
     def dim_sizes(self) -> tuple[int, ...]:

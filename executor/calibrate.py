@@ -22,9 +22,9 @@ from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
 from costmodel.compute import matmul_seconds
 from costmodel.cpus import host_memory_bytes
-from costmodel.fit import CollectiveFit, Sample, fit_collectives, fit_knee
+from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
-from costmodel.topology import ELEMENT_CLASSES
+from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
 
@@ -131,9 +131,8 @@ class Calibration:
         arrays = [next(seconds) for _ in self._arrays]
         products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
-        memory = fit_knee(2.0 * np.array(list(self._arrays)), np.array(arrays))
-        cached = max(memory.seconds_per_byte, 1e-3 * memory.overflow_seconds_per_byte)
-        memory_rate = 1 / (cached + memory.overflow_seconds_per_byte)
+        memory = _memory_curve(dict(zip(self._arrays, arrays, strict=True)), launch)
+        memory_rate = memory[-1].nbytes / memory[-1].seconds
         curves = _matmul_curves(products, memory_rate)
         fits = fit_collectives(
             Sample(kind, group_size, nbytes * len(self._devices), taken)
@@ -144,8 +143,7 @@ class Calibration:
             flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
             memory_bytes=_memory_bytes(self._devices),
             memory_bytes_per_second=memory_rate,
-            cache_bytes=memory.cache_bytes,
-            cache_bytes_per_second=1 / cached,
+            memory_curve=memory,
             launch_seconds=launch,
             skew=_skew(skewed, products, fits),
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
@@ -265,6 +263,15 @@ class _TimedCalls:
         probe = self.probes[name]
         memory = probe.arrays * float(self.bare.memory_seconds(probe.moved_bytes / probe.arrays))
         return max(0.0, self.net(name) - memory) / probe.elements
+
+
+def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySample, ...]:
+    """By the seconds of a loop over an array of so many bytes; more bytes take no less, whatever the noise says."""
+    seconds = np.array([max(taken - launch, 0.1 * taken) for taken in arrays.values()])
+    return tuple(
+        MemorySample(2.0 * nbytes, float(taken))
+        for nbytes, taken in zip(arrays, np.maximum.accumulate(seconds), strict=True)
+    )
 
 
 def _skew(
