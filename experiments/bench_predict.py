@@ -30,7 +30,8 @@ TURNS = 4
 """Of calibrating once and timing all programs for a while."""
 COLLECTIVE_BYTES = tuple(2**power for power in range(10, 25, 2))
 """Per device; no program here communicates more at once."""
-LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 3, 0.3, 8.0
+LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 1, 0.3, 8.0
+"""Of a turn: the programs that take seconds are called twice in it, once to warm up."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
 ABOUT = f"""## Predicted against measured step times
@@ -61,7 +62,10 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     samples: list[list[float]] = [[] for _ in programs]
     for _ in range(TURNS):
         calibration.time_once()
-        turn = race(programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, most_seconds=MOST_SECONDS)
+        turn = race(
+            programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, most_seconds=MOST_SECONDS,
+            warmup_calls=1,
+        )  # fmt: skip
         for taken, more in zip(samples, turn, strict=True):
             taken += more
     model = calibration.model()
