@@ -38,6 +38,8 @@ SHORT_LOOP, LONGEST_LOOP = 4, 2000
 CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 """Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
 
+Products = Mapping[tuple[tuple[int, int, int], str], float]
+"""Seconds by rows, contracted size and columns, and type."""
 Progress = Callable[[int, int], None]
 Timed = Callable[[], float]
 """Runs something once and returns the seconds that it took."""
@@ -50,7 +52,7 @@ def calibrate(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in about a minute for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about three minutes for eight CPU devices, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
@@ -84,7 +86,8 @@ class Calibration:
             raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
-        self._skew = probes.skew_probe(len(self._devices))
+        # Product and skewed product side by side, so that the machine is as fast for the one as for the other.
+        self._skewed = [p for size in probes.SKEWED_SIZES for p in probes.skew_probes(size, len(self._devices))]
         self._products = {
             (sizes, dtype): probes.matmul_probe(*sizes, dtype)
             for sizes in probes.MATRICES
@@ -107,7 +110,8 @@ class Calibration:
     @property
     def _loops(self) -> list[LoopProbe]:
         return [
-            self._launch, self._skew, *self._arrays.values(), *self._products.values(), *self._collectives.values(),
+            self._launch, *self._skewed, *self._arrays.values(), *self._products.values(),
+            *self._collectives.values(),
         ]  # fmt: skip
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -127,7 +131,7 @@ class Calibration:
     def model(self) -> CostModel:
         """Fitted to the medians of all rounds."""
         seconds = iter([float(np.median(samples)) for samples in self._samples])
-        launch, skewed = next(seconds), next(seconds)
+        launch, _ = next(seconds), [next(seconds) for _ in self._skewed]
         arrays = [next(seconds) for _ in self._arrays]
         products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
@@ -145,7 +149,7 @@ class Calibration:
             memory_bytes_per_second=memory_rate,
             memory_curve=memory,
             launch_seconds=launch,
-            skew=_skew(skewed, products, fits),
+            skew=_skew(np.array(self._samples[1 : 1 + len(self._skewed)]), fits),
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
         )
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
@@ -274,21 +278,20 @@ def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySam
     )
 
 
-def _skew(
-    seconds: float, products: Mapping[tuple[tuple[int, int, int], str], float], fits: Sequence[CollectiveFit]
-) -> float:
-    """The wait for the slowest device after a product, relative to the product; none where devices are alone."""
-    product = products[(probes.SKEWED_SIZE,) * 3, "float32"]
+def _skew(samples: np.ndarray, fits: Sequence[CollectiveFit]) -> float:
+    """The wait for the slowest device after a product, relative to the product; none where devices are alone.
+
+    Args:
+        samples: `[2 · sizes, rounds]` seconds of a product and of one with a collective after it, in turns.
+    """
     reduces = [fit for fit in fits if fit.kind == "all-reduce"]
     if not reduces:
         return 0.0
-    largest = max(reduces, key=lambda fit: fit.group_size)
-    return max(0.0, seconds - product - float(largest.seconds(0.0))) / product
+    reduce = float(max(reduces, key=lambda fit: fit.group_size).seconds(0.0))
+    return max(0.0, float(np.median((samples[1::2] - reduce) / samples[::2] - 1)))
 
 
-def _matmul_curves(
-    products: Mapping[tuple[tuple[int, int, int], str], float], memory_rate: float
-) -> dict[str, MatmulFit]:
+def _matmul_curves(products: Products, memory_rate: float) -> dict[str, MatmulFit]:
     """By type."""
     curves = {}
     for dtype in probes.MATRIX_TYPES:

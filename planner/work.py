@@ -32,7 +32,7 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("random_bits", "threefry2x32"), "random"),
     **dict.fromkeys(("sort", "top_k"), "sort"),
     "gather": "gather",
-    **dict.fromkeys(("concatenate", "pad"), "concatenate"),
+    "concatenate": "concatenate",
 }
 """The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""
 
