@@ -47,16 +47,17 @@ class Value:
     weak_type: bool = False
     name: str = ""
 
-    @property
+    # Asked for a hundred times each: worked out once.
+    @cached_property
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes per element; the key data's for PRNG keys."""
         return int(self.dtype.itemsize) if isinstance(self.dtype, np.dtype) else 8
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the whole array."""
         return math.prod(self.shape) * self.itemsize
@@ -112,7 +113,7 @@ class Op:
     effects: bool = False
     source_info: Any = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         return str(self.primitive)
 

@@ -8,7 +8,7 @@ where a small op has nothing but one such group around it (the mean inside a nor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
@@ -16,7 +16,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.layout import Layout, PartialLayout
-from planner.rules import ShardingRule, rule_for
+from planner.rules import Origin, ShardingRule, rule_for
 from planner.specs import Border
 from planner.strategies import Dims
 
@@ -60,6 +60,7 @@ class Grouping:
         self.aliases: dict[Value, Atom] = {}
         self._constraints, self._mapped = constraints, mapped
         self._rules: dict[Op, ShardingRule] = {}
+        self._known: dict[Hashable, tuple[ShardingRule, Origin, tuple[str, ...]]] = {}
         self._factors: dict[Op, dict[str, int]] = {}
         self._cluster_of: dict[Op, _Cluster] = {}
         self._made_by: dict[Value, tuple[Op, int]] = {}
@@ -180,11 +181,9 @@ class Grouping:
             self.boundaries[op] = ((index, *operands), (tuple(results),) * len(op.bodies))
 
     def _add(self, op: Op, weight: float) -> None:
-        operands, results = tuple(map(aval_of, op.operands)), tuple(map(aval_of, op.results))
-        rule, origin = rule_for(op.primitive, operands, results, op.params)
+        rule, origin, factors = self._rule(op)
         if origin == "replicated" and any(value.rank for value in op.results):
             self.unruled.append(op)
-        factors = splittable(rule)
         for position, value in enumerate(op.results):
             if factors and value.rank:
                 self._made_by[value] = (op, position)
@@ -198,6 +197,21 @@ class Grouping:
         self._cluster_of[op] = _Cluster(op, [sizes[name] for name in factors], weight)
         for position in range(len(op.operands)):
             self._join(op, position)
+
+    def _rule(self, op: Op) -> tuple[ShardingRule, Origin, tuple[str, ...]]:
+        """An op's rule, where it came from, and the factors that may be split; once for all ops alike."""
+        avals = tuple(map(aval_of, op.operands)), tuple(map(aval_of, op.results))
+        key = (op.primitive, *(tuple((aval.shape, aval.dtype) for aval in each) for each in avals))
+        try:
+            known = self._known.get((*key, params := tuple(op.params.items())))
+        except TypeError:  # a param is not hashable
+            params, known = None, None
+        if known is None:
+            rule, origin = rule_for(op.primitive, *avals, op.params)
+            known = rule, origin, splittable(rule)
+            if params is not None:
+                self._known[*key, params] = known
+        return known
 
     def _join(self, op: Op, position: int) -> None:
         """Puts op and the maker of an operand into one cluster if the operand shows all factors of both clusters."""
