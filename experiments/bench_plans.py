@@ -12,13 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 import typer
 
 from executor.race import compile_programs, contenders, race
-from experiments.cases import Cases, by_conditions, offer_devices, planned_case
-from experiments.results import OUT, keep, markdown, write_csv
-from experiments.terminal import console, table
+from experiments.cases import Cases, offer_devices, planned_case
+from experiments.results import OUT
 
 MESHES = ("8", "2x4", "2x2x2")
 TARGET_RATIO = 1.05
@@ -99,11 +97,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
 
 def report() -> None:
     """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
-    frame = pd.DataFrame([row(record) for record in CASES.records()])
-    write_csv(frame, OUT / "bench-plans.csv")
-    console().print(table(frame.drop(columns="conditions"), "plans against the best hand-written layout"))
-    tables = (f"Measured {here}.\n\n{markdown(part)}" for here, part in by_conditions(frame))
-    keep("bench-plans", "\n\n".join([ABOUT, *tables]))
+    CASES.tabulate(row, "plans against the best hand-written layout", ABOUT)
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from experiments.cases import Cases, by_conditions
-from experiments.results import OUT, ROOT, keep, markdown, write_csv
-from experiments.terminal import console, table
+from experiments.cases import Cases
+from experiments.results import OUT, ROOT
 from planner.problem import Problem
 from planner.solve import Progress, solve
 
@@ -97,11 +96,7 @@ def best_known(known: pd.DataFrame) -> float:
 
 def report() -> None:
     """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
-    frame = pd.DataFrame([row(record) for record in CASES.records()])
-    write_csv(frame, OUT / "bench-solver.csv")
-    console().print(table(frame.drop(columns="conditions"), "the contest's problems"))
-    tables = (f"Measured {here}.\n\n{markdown(part)}" for here, part in by_conditions(frame))
-    keep("bench-solver", "\n\n".join([ABOUT, *tables]))
+    CASES.tabulate(row, "the contest's problems", ABOUT)
 
 
 def row(record: Mapping[str, Any]) -> dict[str, Any]:

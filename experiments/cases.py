@@ -19,8 +19,8 @@ import typer
 from costmodel import CostModel
 from experiments import arguments
 from experiments.child import ChildFailed, call_in_child
-from experiments.results import conditions, revision
-from experiments.terminal import bars
+from experiments.results import conditions, keep, markdown, revision, write_csv
+from experiments.terminal import bars, console, table
 from experiments.workloads import Workload, names, workload
 from planner import Plan, plan
 
@@ -105,6 +105,18 @@ class Cases:
             found,
             key=lambda record: (place.get(record["case"][0], len(place)), record["case"][0], len(record["case"][1])),
         )
+
+    def tabulate(self, row: Callable[[Mapping[str, Any]], Mapping[str, Any]], title: str, about: str) -> None:
+        """Prints a table of all that was measured, and keeps it as CSV and, below `about`, in docs/results.md.
+
+        Args:
+            row: a record's line, with its "conditions".
+        """
+        frame = pd.DataFrame([row(record) for record in self.records()])
+        write_csv(frame, self.folder.with_suffix(".csv"))
+        console().print(table(frame.drop(columns="conditions"), title))
+        tables = (f"Measured {here}.\n\n{markdown(part)}" for here, part in by_conditions(frame))
+        keep(self.folder.name, "\n\n".join([about, *tables]))
 
     def _path(self, case: Case) -> Path:
         return self.folder / f"{'-'.join(case)}.json"
