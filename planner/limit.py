@@ -99,22 +99,24 @@ class _Search:
 
     def run(self) -> None:
         """Looks around the best without a limit; if nothing fits there, around what needs least."""
-        self._cheapest_around(self.tried[0])
+        self._cheapest_around(self.tried[0], self._left_seconds / 2)
         if not self.fitting:
             # From the same place whatever the limit, so that what is found for one is found for another.
             leanest = self._leanest_around(self.tried[0])
             if not self.fitting:
                 leanest = self._leanest_around(min(self.tried, key=lambda each: each.prediction.peak_bytes))
             if self.fitting:
-                self._cheapest_around(leanest)
+                self._cheapest_around(leanest, self._left_seconds)
 
-    def _cheapest_around(self, place: Fit) -> None:
+    def _cheapest_around(self, place: Fit, seconds: float) -> None:
+        """Adds the cheapest that fits, if there is one and the seconds suffice to find it."""
+        until = time.perf_counter() + seconds
         stored, budget = self._with_memory(place), self._limit
         for _ in range(ATTEMPTS):
             solution = solve(
                 replace(stored, usage_limit=max(0.0, budget)),
                 starts=[extend(stored, each.assignment.picks) for each in self.tried],
-                time_limit=max(0.1, self._left_seconds / 2),
+                time_limit=max(0.1, (until - time.perf_counter()) / 2),
             )
             if solution.picks is None:
                 return
