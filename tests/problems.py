@@ -73,3 +73,12 @@ def brute_force(problem: Problem) -> BruteForce:
         cost=min((one.cost for one in found if one.feasible), default=math.inf),
         peak=min((one.peak_usage for one in found if one.cost < math.inf), default=math.inf),
     )
+
+
+def grid(side: int, strategies: int, random: np.random.Generator) -> Problem:
+    """Nodes in a square, random costs between neighbours and twice as much of their own."""
+    at = np.arange(side * side).reshape(side, side)
+    ends = [*zip(at[:, :-1].flat, at[:, 1:].flat, strict=True), *zip(at[:-1].flat, at[1:].flat, strict=True)]
+    edges = tuple(Edge(int(i), int(j), random.random((strategies, strategies))) for i, j in ends)
+    costs = tuple(2 * random.random(strategies) for _ in range(at.size))
+    return Problem(costs, costs, ((0, 1),) * at.size, edges)

@@ -7,7 +7,7 @@ which the limit can bind. A `Reduction` is a smaller model with the steps that t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,8 +193,41 @@ class Given:
     scope: tuple[int, ...]
     best: IntArray
 
+    def pick(self, picks: IntArray) -> int:
+        return int(self.best[tuple(picks[list(self.scope)])])
 
-Step = Kept | Given
+
+@dataclass(frozen=True)
+class GivenFew:
+    """As `Given`, for the choices of the scope that are worth looking for.
+
+    Attributes:
+        sizes: of the scope's nodes, how many strategies they have.
+        listed: the choices' `codes`, ascending; `best` has an entry for each.
+    """
+
+    node: int
+    scope: tuple[int, ...]
+    sizes: tuple[int, ...]
+    listed: IntArray
+    best: IntArray
+
+    def pick(self, picks: IntArray) -> int:
+        code = codes(picks[list(self.scope)], self.sizes)
+        at = int(np.searchsorted(self.listed, code))
+        assert self.listed[at] == code, "only choices that were looked for are lifted"
+        return int(self.best[at])
+
+
+Step = Kept | Given | GivenFew
+
+
+def codes(picks: IntArray, sizes: Sequence[int]) -> IntArray:
+    """One number for each choice, ascending in the order of the alphabet; picks are (nodes, ...)."""
+    code = np.zeros(picks.shape[1:], dtype=np.int64)
+    for column, size in zip(picks, sizes, strict=True):
+        code = code * size + column
+    return code
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +254,7 @@ class Reduction:
             if isinstance(step, Kept):
                 lifted[step.node] = step.kept[lifted[step.node]]
             else:
-                lifted[step.node] = step.best[tuple(lifted[list(step.scope)])]
+                lifted[step.node] = step.pick(lifted)
         return lifted
 
     def project(self, picks: IntArray) -> IntArray:

@@ -3,8 +3,9 @@
 Each round: presolve; eliminate exactly if the tables are small enough; else raise the dual bound, with a search for
 better assignments beside it, until little more comes of it; then remove every strategy and every pair of strategies
 that can only be in assignments worse than the best one known. The costs that go into the next round are the
-reparametrised ones, so nothing that was learned is lost. What rounds cannot close goes to CP-SAT if it is small enough;
-in what is too large for that, the search goes on for as long as there is time.
+reparametrised ones, so nothing that was learned is lost. If few assignments lie between the bound and the best one
+known, they are gone through by elimination. What rounds cannot close goes to CP-SAT if it is small enough; in what is
+too large for that, the search goes on for as long as there is time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
 from planner.solve.explore import Explorer
 from planner.solve.known import Known, Outcome
-from planner.solve.model import Model, Offer, Report
+from planner.solve.model import Model, Offer, Reduction, Report
+from planner.solve.narrow import eliminate_below
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 
@@ -31,6 +33,9 @@ METHODS = ("presolve", "elimination", "dual", "cp-sat", "search")
 
 ROUND_SHRINKS = 0.85
 """A new round starts when at most this part of the strategies is left."""
+
+NEAR = (0.0625, 0.25, 1.0)
+"""Cutoffs at which elimination is tried: these parts of the gap above the bound."""
 
 FREE_STRATEGIES = 20_000
 """The largest model whose optimum without its limit is looked for: a second for presolve."""
@@ -65,17 +70,19 @@ def _rounds(known: Known, clock: Clock, seed: int) -> str:
         if clock.expired or known.closed:
             return "presolve"
         model = known.reduce(fold_chains(model))
-        if _eliminated(known, model):
+        if _eliminated(known, eliminate(model)):
             return "elimination"
         dual = explorer.raise_bound(model, ROUND_SHRINKS * model.strategies, clock)
         if clock.expired or known.closed:
             return "dual"
         pruned = known.reduce(shrink(dual.reparametrised(known.prune_above), clock, dual.possible))
+        if _eliminated_near_the_bound(known, pruned, clock):
+            return "elimination"
         shrinking = pruned.strategies <= ROUND_SHRINKS * model.strategies
         model = pruned
     if clock.expired:
         return "dual"
-    if _eliminated(known, model):
+    if _eliminated(known, eliminate(model)):
         return "elimination"
     if ilp.is_small(model):
         _program(known, model, clock, seed)
@@ -84,15 +91,32 @@ def _rounds(known: Known, clock: Clock, seed: int) -> str:
     return "search"
 
 
-def _eliminated(known: Known, model: Model) -> bool:
-    """Solves the model exactly if its tables are small enough."""
-    reduction = eliminate(model)
+def _eliminated(known: Known, reduction: Reduction | None) -> bool:
+    """Takes the optimum, if elimination came down to that."""
     if reduction is None:
         return False
     known.reduce(reduction)
     known.raise_bound(reduction.model.offset)
     known.take(np.zeros(0, dtype=np.int64))
     return True
+
+
+def _eliminated_near_the_bound(known: Known, model: Model, clock: Clock) -> bool:
+    """Takes the optimum if it is so near to the bound that little else is; at least raises the bound.
+
+    The best that is known may be far off, so it is not the first cutoff.
+    """
+    for part in NEAR:
+        cutoff = known.lower_bound + part * (known.prune_above - known.lower_bound)
+        if not math.isfinite(cutoff):
+            return False
+        try:
+            reduction = eliminate_below(model, cutoff, clock)
+        except Impossible:
+            known.raise_bound(cutoff)
+            continue
+        return _eliminated(known, reduction)
+    raise Impossible
 
 
 def _program(known: Known, model: Model, clock: Clock, seed: int) -> None:
