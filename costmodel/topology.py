@@ -36,12 +36,12 @@ _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
 
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", "rearrange", "gather", "scatter", "sort",
-    "cumulative", "window", "window gradient", "random", "concatenate",
+    "cumulative", "window", "window gradient", "random", "concatenate", "pad",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
 reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
 comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits;
-arrays put together or padded."""
+arrays put together, and padded, within a loop over the result."""
 
 
 @dataclass(frozen=True)

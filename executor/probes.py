@@ -165,6 +165,12 @@ def call_probes() -> dict[str, CallProbe]:
     def added_to(x: jax.Array) -> jax.Array:
         return x.at[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS].add(0.5 * x)
 
+    def joined(x: jax.Array) -> jax.Array:
+        return 0.5 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0))
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((ROWS - 1, 0), (0, 0)))
+
     def drawn(x: jax.Array) -> jax.Array:
         return x + jax.random.uniform(jax.random.key(0), x.shape)
 
@@ -179,7 +185,8 @@ def call_probes() -> dict[str, CallProbe]:
         "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
         "sum along rows": CallProbe(each(lambda x: x.sum(1)), stream, STREAMED, count, kept=True),
         "sum along columns": CallProbe(each(lambda x: x.sum(0)), stream, STREAMED, count, kept=True),
-        "concatenate": CallProbe(each(lambda x: 0.5 * jnp.roll(x, 1, 0)), stream, STREAMED, count),
+        "concatenate": CallProbe(each(joined), stream, STREAMED, 2 * count),
+        "pad": CallProbe(each(padded), stream, STREAMED, 2 * count),
         "rearrange": CallProbe(each(lambda x: 0.5 * x.T), (ROWS * 2, ROWS * 2), STREAMED, count),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),

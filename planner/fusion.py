@@ -70,7 +70,7 @@ COSTLY = frozenset(
 )  # fmt: skip
 """Elementwise ops (and gathers) that XLA computes once only."""
 
-MOVES = frozenset({"transpose", "rev", "slice", "pad", "concatenate", "dynamic_update_slice", "gather"})
+MOVES = frozenset({"transpose", "rev", "slice", "split", "pad", "concatenate", "dynamic_update_slice", "gather"})
 
 LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"})
 """Ops that are computed element by element; all others are calls of a library."""
@@ -94,7 +94,8 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice":
         return SLICE
-    if op.name not in LOOPS or len(op.results) != 1 or op.effects or (op.name == "concatenate" and _joined_apart(op)):
+    several = len(op.results) != 1 and op.name != "split"  # that is a slice for each result
+    if op.name not in LOOPS or several or op.effects or (op.name == "concatenate" and joined_apart(op)):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
@@ -104,7 +105,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     return Traits(True, True, costly, reuses, op.name in MOVES, unary, product=product)
 
 
-def _joined_apart(op: Op) -> bool:
+def joined_apart(op: Op) -> bool:
     """Whether a concatenation is a kernel of its own."""
     result = op.results[0]
     row_bytes = result.shape[-1] * result.itemsize

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
-from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, traits
+from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.rearrange import rearranged
 from planner.rules import kernel_flops
@@ -33,6 +33,7 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("sort", "top_k"), "sort"),
     "gather": "gather",
     "concatenate": "concatenate",
+    "pad": "pad",
 }
 """The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""
 
@@ -48,7 +49,8 @@ class Work:
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         rearranged: positions of operands that are copied into another order first.
-        fused_into: the op of another node in whose loop this one runs, on no more than is needed there; or None.
+        fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
+            or None.
     """
 
     flops: float
@@ -88,6 +90,8 @@ def elements(op: Op) -> Mapping[str, float]:
     name = CLASSES.get(op.name)
     match name:
         case None:
+            return {}
+        case "concatenate" if joined_apart(op):  # copies memory, and does nothing else
             return {}
         case "window":
             return {name: float(made * math.prod(op.params["window_dimensions"]))}
@@ -214,10 +218,13 @@ def _is_constant(atom: Atom, decisions: Decisions) -> bool:
 
 
 def _elsewhere(op: Op, root: Op, decisions: Decisions) -> bool:
-    """Whether an op that runs in another's loop is laid out by another decision."""
+    """Whether an op that runs in another's loop may be split into other parts than that."""
     if root not in decisions.members:
         return False
-    return op not in decisions.members or decisions.members[op][0] != decisions.members[root][0]
+    if op not in decisions.members:
+        return True
+    (node, member), (root_node, root_member) = decisions.members[op], decisions.members[root]
+    return node != root_node or set(member.factors) != set(root_member.factors)
 
 
 def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
