@@ -105,11 +105,8 @@ class MeshCost:
         dtype: str,
         elements: Mapping[str, ArrayLike] = MappingProxyType({}),
     ) -> np.ndarray:
-        """Roofline seconds of work on one device, launch not included; see `roofline_seconds`.
-
-        With the wait for the slowest device at the next collective, as in `matmul_seconds`.
-        """
-        return (1 + self.device.skew) * roofline_seconds(self.device, flops, nbytes, dtype, elements)
+        """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements)
 
     def matmul_seconds(
         self,
@@ -121,7 +118,7 @@ class MeshCost:
         nbytes: ArrayLike = 0.0,
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
-        return (1 + self.device.skew) * matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,6 @@ def _device(record: _Record) -> Device:
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),
         convolution_slowdown=record.number("convolution_slowdown"),
-        skew=record.number("skew"),
         call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
     )

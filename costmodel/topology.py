@@ -71,8 +71,6 @@ class Device:
         matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
             listed goes by the nearest one that is, as its rate does.
         convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
-        skew: how long devices that share their cores wait at collectives for the slowest one, relative to what they
-            have computed before.
         call: what calling a program takes beside running it.
     """
 
@@ -84,7 +82,6 @@ class Device:
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     memory_curve: tuple[MemorySample, ...] = ()
     convolution_slowdown: float = 1.0
-    skew: float = 0.0
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 

@@ -86,8 +86,6 @@ class Calibration:
             raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
-        # Product and skewed product side by side, so that the machine is as fast for the one as for the other.
-        self._skewed = [p for size in probes.SKEWED_SIZES for p in probes.skew_probes(size, len(self._devices))]
         self._products = {
             (sizes, dtype): probes.matmul_probe(*sizes, dtype)
             for sizes in probes.MATRICES
@@ -109,10 +107,7 @@ class Calibration:
 
     @property
     def _loops(self) -> list[LoopProbe]:
-        return [
-            self._launch, *self._skewed, *self._arrays.values(), *self._products.values(),
-            *self._collectives.values(),
-        ]  # fmt: skip
+        return [self._launch, *self._arrays.values(), *self._products.values(), *self._collectives.values()]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Compiles the probes; `progress` is called with how many are done."""
@@ -131,7 +126,7 @@ class Calibration:
     def model(self) -> CostModel:
         """Fitted to the medians of all rounds."""
         seconds = iter([float(np.median(samples)) for samples in self._samples])
-        launch, _ = next(seconds), [next(seconds) for _ in self._skewed]
+        launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
         products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
@@ -149,7 +144,6 @@ class Calibration:
             memory_bytes_per_second=memory_rate,
             memory_curve=memory,
             launch_seconds=launch,
-            skew=_skew(np.array(self._samples[1 : 1 + len(self._skewed)]), fits),
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
         )
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
@@ -276,19 +270,6 @@ def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySam
         MemorySample(2.0 * nbytes, float(taken))
         for nbytes, taken in zip(arrays, np.maximum.accumulate(seconds), strict=True)
     )
-
-
-def _skew(samples: np.ndarray, fits: Sequence[CollectiveFit]) -> float:
-    """The wait for the slowest device after a product, relative to the product; none where devices are alone.
-
-    Args:
-        samples: `[2 · sizes, rounds]` seconds of a product and of one with a collective after it, in turns.
-    """
-    reduces = [fit for fit in fits if fit.kind == "all-reduce"]
-    if not reduces:
-        return 0.0
-    reduce = float(max(reduces, key=lambda fit: fit.group_size).seconds(0.0))
-    return max(0.0, float(np.median((samples[1::2] - reduce) / samples[::2] - 1)))
 
 
 def _matmul_curves(products: Products, memory_rate: float) -> dict[str, MatmulFit]:

@@ -28,8 +28,6 @@ MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
 ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
 """Of the arrays, on each device, that tell the rates of caches and memory."""
-SKEWED_SIZES = (256, 512, 1024)
-"""Rows, contracted size and columns of the products after which devices wait for each other."""
 STREAMED, ROWS, COLUMNS = 4, 256, 1024
 """How many arrays a call goes through, and their shape on each device: 4 MiB together."""
 FRESH_BYTES = 40 * 2**20
@@ -95,17 +93,6 @@ def launch_probe() -> LoopProbe:
 def memory_probe(nbytes: int) -> LoopProbe:
     """One array of so many bytes on each device read, and written in its place."""
     return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
-
-
-def skew_probes(size: int, group_size: int) -> tuple[LoopProbe, LoopProbe]:
-    """A product, and one that a collective of next to nothing follows: what that takes beyond the two is the wait."""
-    product = matmul_probe(size, size, size, "float32")
-
-    def step(left: jax.Array, right: jax.Array) -> Arrays:
-        left, right = product.step(left, right)
-        return left.at[0].set(lax.psum(left[0], "group") / group_size), right
-
-    return product, LoopProbe(step, product.shapes, group_size=group_size)
 
 
 def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:

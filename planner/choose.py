@@ -194,13 +194,12 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse; and it
-    counts waiting for other devices where a layout has none of that. What is worse by more is not looked at.
+    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse. What is
+    worse by more is not looked at.
     """
     best = choice
-    off = (1 + HAIR) * (1 + choice.mesh.cost.device.skew)
     for picks in choice.candidates.values():
-        if choice.problem.evaluate(picks).cost > off * choice.solution.cost or picks == choice.assignment.picks:
+        if choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost or picks == choice.assignment.picks:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit

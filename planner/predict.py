@@ -51,8 +51,6 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     instructions = tuple(program.walk())
     collectives = tuple(each for one in instructions for each in one.collectives)
     compute = sum(one.count * one.seconds for one in instructions)
-    if not collectives:  # where nobody has to wait for the others
-        compute /= 1 + assignment.priced.cost.device.skew
     communication = sum(each.seconds for each in collectives)
     overhead = _overhead_seconds(assignment.priced.cost.device.call, program, donors, over_time)
     step = compute + communication + overhead

@@ -31,9 +31,8 @@ S = jax.ShapeDtypeStruct
 
 def seconds_of(assignment: Assignment) -> tuple[float, float]:
     """What the problem and the prediction say of what is computed and communicated."""
-    said, problem = predicted(assignment), assignment.priced.problem.evaluate(assignment.picks).cost
-    if not said.collectives:  # then the problem alone counts a wait for the slowest device
-        problem /= 1 + assignment.priced.cost.device.skew
+    said = predicted(assignment)
+    problem = assignment.priced.problem.evaluate(assignment.picks).cost
     return problem, said.compute_seconds + said.communication_seconds
 
 
