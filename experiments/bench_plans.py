@@ -21,9 +21,9 @@ from experiments.results import OUT
 MESHES = ("8", "2x4", "2x2x2")
 TARGET_RATIO = 1.05
 """A plan may take this many times as long as the best hand-written layout."""
-FAR_BEHIND = 3.0
+FAR_BEHIND = 1.4
 """A layout that takes this many times the second fastest's time is timed no further."""
-LEAST_ROUNDS = 21
+LEAST_ROUNDS = 61
 LEAST_SECONDS = 1.5
 """Of each program's calls together. Medians of less scatter by more than `TARGET_RATIO` allows."""
 RESAMPLES = 1000
