@@ -281,6 +281,7 @@ def test_progress_tells_of_ever_better_costs_and_bounds() -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # dropped by Python: see the next test
 def test_an_interrupt_returns_the_best_so_far() -> None:
     problem = mesh_problem(20, 12)
     main = threading.main_thread().ident
