@@ -7,7 +7,7 @@ BIN := .venv/bin
 export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: setup test test-harness test-packages test-random test-kills demo lint \
-  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-solver clean
+  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-quick bench-solver clean
 
 setup: .venv/installed
 
@@ -68,6 +68,9 @@ bench-plan-time: setup
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
+
+bench-quick: setup
+	$(BIN)/python -m experiments.bench_quick
 
 bench-solver: setup
 	$(BIN)/python -m experiments.bench_solver $(if $(DATA),--data $(DATA))

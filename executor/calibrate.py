@@ -52,7 +52,7 @@ def calibrate(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in about three minutes for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about four minutes for eight CPU devices, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.

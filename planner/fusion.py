@@ -72,8 +72,8 @@ COSTLY = frozenset(
 
 MOVES = frozenset({"transpose", "rev", "slice", "split", "pad", "concatenate", "dynamic_update_slice", "gather"})
 
-LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"})
-"""Ops that are computed element by element; all others are calls of a library."""
+LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"}) - {"threefry2x32"}
+"""Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
 
 MOST_JOINED, LEAST_JOINED_ROW_BYTES, LEAST_JOINED_BYTES = 8, 64, 2048
 """A concatenation is a kernel of its own if it joins more arrays than that, or joins at least so much row by row."""
@@ -94,8 +94,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice":
         return SLICE
-    several = len(op.results) != 1 and op.name != "split"  # that is a slice for each result
-    if op.name not in LOOPS or several or op.effects or (op.name == "concatenate" and joined_apart(op)):
+    if op.name not in LOOPS or op.effects or (op.name == "concatenate" and joined_apart(op)):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]

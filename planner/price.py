@@ -173,7 +173,7 @@ class _Pricing:
         return total
 
     def fused_seconds(self, graph: Graph) -> Iterator[tuple[int, int, np.ndarray]]:
-        """For each op that runs in the loop of another node's: its node, the other, and seconds `[S, T]`."""
+        """For each op that runs in the loop of one split otherwise: its node, that one's, and seconds `[S, T]`."""
         for op, around in graph.walk():
             work = self.work.get(op)
             if work is not None and work.fused_into is not None:

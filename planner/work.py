@@ -132,7 +132,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
                 tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else (),
                 matmul_sizes(op),
                 rearranged(op) if backend == "cpu" else (),
-                root if index not in roots and root and _elsewhere(op, root, decisions) else None,
+                root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found
 
@@ -217,7 +217,7 @@ def _is_constant(atom: Atom, decisions: Decisions) -> bool:
     return not isinstance(atom, Value) or atom in decisions.constant
 
 
-def _elsewhere(op: Op, root: Op, decisions: Decisions) -> bool:
+def _split_otherwise(op: Op, root: Op, decisions: Decisions) -> bool:
     """Whether an op that runs in another's loop may be split into other parts than that."""
     if root not in decisions.members:
         return False

@@ -23,11 +23,10 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
 from planner.solve.flat import Flat
 from planner.solve.model import Model
-from planner.solve.narrow import eliminate_below
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 from planner.solve.search import Search
-from tests.problems import brute_force, grid, problems, random_problem
+from tests.problems import brute_force, problems, random_problem
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "iopddl"
 
@@ -94,31 +93,6 @@ def test_brute_force_by_cp_sat(only_the_program: None, problem: Problem) -> None
 @given(problems())
 def test_brute_force_by_elimination_below_the_best_known(only_narrow: None, problem: Problem) -> None:
     agrees_with_brute_force(problem)
-
-
-@settings(deadline=None)
-@given(problems())
-def test_elimination_below_a_cutoff_finds_what_is_below_it(problem: Problem) -> None:
-    unlimited = replace(problem, usage_limit=None)
-    best, model = brute_force(unlimited).cost, Model.from_problem(unlimited)
-    if math.isinf(best):
-        return
-    nearly = 1e-9 * (1 + abs(best))
-    reduction = eliminate_below(model, best + nearly, NO_LIMIT)
-    assert reduction is not None
-    assert reduction.model.offset == pytest.approx(best)
-    assert model.cost(reduction.lift(np.zeros(0, dtype=np.int64))) == pytest.approx(best)
-    with pytest.raises(Impossible):
-        eliminate_below(model, best - nearly, NO_LIMIT)
-
-
-def test_elimination_below_a_cutoff_where_a_full_table_is_too_large() -> None:
-    """A grid, where the relaxation alone does not prove the optimum either."""
-    problem = grid(7, 12, np.random.default_rng(5))
-    assert eliminate(Model.from_problem(problem)) is None
-    found = solve(problem, time_limit=20)
-    assert found.status == "optimal"
-    assert found.method == "elimination"
 
 
 @settings(deadline=None)

@@ -223,11 +223,12 @@ Step = Kept | Given | GivenFew
 
 
 def codes(picks: IntArray, sizes: Sequence[int]) -> IntArray:
-    """One number for each choice, ascending in the order of the alphabet; picks are (nodes, ...)."""
-    code = np.zeros(picks.shape[1:], dtype=np.int64)
-    for column, size in zip(picks, sizes, strict=True):
-        code = code * size + column
-    return code
+    """One number for each choice, ascending in the order of the alphabet; picks are (nodes, ...).
+
+    Raises:
+        ValueError: there are more choices than numbers.
+    """
+    return np.asarray(np.ravel_multi_index(tuple(picks), tuple(sizes))) if sizes else np.zeros(picks.shape[1:], int)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,9 @@ from planner.solve.rows import Impossible
 TABLE_CHOICES = 1_000_000
 """The longest table: some tenths of a second to make."""
 
+MOST_ENTRIES = np.iinfo(np.int64).max
+"""Of the full table that a table is part of: each entry has a number."""
+
 LISTED_WORK = 30.0
 """What a number in a table counts: it is sorted by and looked up."""
 
@@ -106,6 +109,8 @@ class _Narrow:
     def eliminate(self, clock: Clock) -> GivenFew | None:
         """The node with the smallest full table is gone; None if what it lists of that is too much."""
         node = self._next()
+        if self.entries(node) > MOST_ENTRIES:
+            return None
         tables = list(self.touching[node].values())
         joined = Table((node,), np.arange(self.sizes[node])[None], self.alone[node])
         joined = joined.keep(joined.costs <= self.gap)
