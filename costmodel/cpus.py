@@ -30,9 +30,7 @@ def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
     wait = max(1.0, per_host / cores) / max(1.0, measured.device_count / measured_cores)
     memory = host_memory_bytes(measured.device.memory_bytes * measured.device_count)
     bus = measured.dims[0].link
-    bus = replace(
-        bus, bytes_per_second=bus.bytes_per_second * speed, latency_seconds=bus.latency_seconds * wait
-    )
+    bus = replace(bus, bytes_per_second=bus.bytes_per_second * speed, latency_seconds=bus.latency_seconds * wait)
     network = replace(ETHERNET, bytes_per_second=ETHERNET.bytes_per_second / per_host)
     return Topology(
         name=f"cpu:{device_count}",

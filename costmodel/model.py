@@ -136,9 +136,7 @@ class CostModel:
     overlap: Mapping[str, float] = field(default_factory=dict, hash=False)
     measured_on: Mapping[str, str | int | float] = field(default_factory=dict, hash=False)
 
-    def on(
-        self, axis_names: Sequence[str], axis_sizes: Sequence[int], placement: Placement | None = None
-    ) -> MeshCost:
+    def on(self, axis_names: Sequence[str], axis_sizes: Sequence[int], placement: Placement | None = None) -> MeshCost:
         """Prices for a mesh; by default its devices are in row-major order, last axis innermost.
 
         Raises:
@@ -152,10 +150,7 @@ class CostModel:
             backend=self.topology.backend,
             reduce_scatters=self.topology.backend != "cpu",
             overlap=self.overlap,
-            groups={
-                axes: _group(self.topology, [segments[axis] for axis in axes])
-                for axes in _subsets(axis_names)
-            },
+            groups={axes: _group(self.topology, [segments[axis] for axis in axes]) for axes in _subsets(axis_names)},
         )
 
     def to_json(self) -> str:

@@ -115,9 +115,7 @@ def _canonical(
 ) -> tuple[_Split, ...]:
     """The smallest of all renderings that differ by axis names or by exchanging equal dimensions."""
     return min(
-        _exchange(
-            tuple(_renamed(split, names, order) for split, order in zip(splits, ordered, strict=True)), keys
-        )
+        _exchange(tuple(_renamed(split, names, order) for split, order in zip(splits, ordered, strict=True)), keys)
         for names in itertools.permutations(range(max_axes))
     )
 
@@ -129,9 +127,7 @@ def _renamed(split: _Split, names: tuple[int, ...], ordered: bool) -> _Split:
 
 def _exchange(splits: tuple[_Split, ...], keys: Sequence[Hashable]) -> tuple[_Split, ...]:
     """The splits of dimensions with equal keys, sorted among themselves."""
-    pools = {
-        key: sorted(s for s, other in zip(splits, keys, strict=True) if other == key) for key in set(keys)
-    }
+    pools = {key: sorted(s for s, other in zip(splits, keys, strict=True) if other == key) for key in set(keys)}
     return tuple(pools[key].pop(0) for key in keys)
 
 

@@ -142,9 +142,7 @@ def measured_model(profile: str) -> CostModel:
 def _tpu_slices(name: str, tpu: Tpu, shape: Shape, slices: int, specified: bool) -> Topology:
     if len(shape) != len(tpu.host_shape):
         example = "x".join(map(str, tpu.host_shape))
-        raise UnknownPreset(
-            f"preset {name!r}: its slices have {len(tpu.host_shape)} dimensions, as in {example!r}"
-        )
+        raise UnknownPreset(f"preset {name!r}: its slices have {len(tpu.host_shape)} dimensions, as in {example!r}")
     return Topology(name, tpu.device(specified), tpu.dims(shape, slices, specified), "tpu")
 
 

@@ -35,9 +35,7 @@ def load(text: str, source: str) -> tuple[Topology, dict[str, float], dict[str, 
     try:
         record = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ProfileError(
-            f"{source}: not JSON ({error}); write a new profile with `meshwright calibrate`"
-        ) from None
+        raise ProfileError(f"{source}: not JSON ({error}); write a new profile with `meshwright calibrate`") from None
     root = _Record(source, "", _checked(source, "the profile", record, dict))
     if (version := root.number("format")) != FORMAT:
         raise ProfileError(f"{source}: format {version:g}, but this version reads {FORMAT}: calibrate anew")
@@ -50,9 +48,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text()
     except OSError as error:
-        raise ProfileError(
-            f"{path}: {error.strerror or error}; write a profile with `meshwright calibrate`"
-        ) from None
+        raise ProfileError(f"{path}: {error.strerror or error}; write a profile with `meshwright calibrate`") from None
 
 
 @dataclass(frozen=True)
@@ -89,9 +85,7 @@ class _Record:
         return bool(_checked(self.source, self._at(key), self._value(key), bool))
 
     def record(self, key: str) -> _Record:
-        return _Record(
-            self.source, self._at(key), _checked(self.source, self._at(key), self._value(key), dict)
-        )
+        return _Record(self.source, self._at(key), _checked(self.source, self._at(key), self._value(key), dict))
 
     def records(self, key: str) -> list[_Record]:
         items = _checked(self.source, self._at(key), self._value(key), list)

@@ -41,9 +41,7 @@ class Measurement:
         return float(np.quantile(self.samples, fraction))
 
 
-def measure(
-    plan: Plan, args: Sequence[Any], *, repeats: int = 20, trace_dir: str | Path | None = None
-) -> Measurement:
+def measure(plan: Plan, args: Sequence[Any], *, repeats: int = 20, trace_dir: str | Path | None = None) -> Measurement:
     """Times calls of one planned function, after a few that warm up.
 
     Args:

@@ -27,6 +27,7 @@ from planner.trace import Traced
 INLINED = frozenset({jex_primitives.jit_p, jex_primitives.closed_call_p, jex_primitives.call_p})
 """Calls that leave no trace in the emitted program."""
 
+
 def build_graph(traced: Traced) -> Graph:
     """The dataflow graph of a traced function, checked."""
     builder = _Builder()

@@ -355,9 +355,7 @@ class _Writer:
             lines.wanted += ((root, use.scope, made, wanted) for made, wanted in itertools.pairwise(stops))
         return self.assignment.route(use, available, step)
 
-    def reshard(
-        self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str
-    ) -> Array:
+    def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards

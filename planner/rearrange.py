@@ -27,9 +27,7 @@ def rearranged(op: Op) -> tuple[int, ...]:
             (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0]),
         )
         return tuple(
-            position
-            for position, order in enumerate(wanted)
-            if _moves(order, aval_of(op.operands[position]).shape)
+            position for position, order in enumerate(wanted) if _moves(order, aval_of(op.operands[position]).shape)
         )
     return ()
 

@@ -66,4 +66,3 @@ def _exchanged(contraction: Op, results: tuple[Value, ...]) -> Op:
             "precision": precision[::-1] if isinstance(precision, tuple) else precision,
         },
     )
-

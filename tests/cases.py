@@ -62,9 +62,7 @@ UNARY = words(
     "exp2 expm1 floor is_finite lgamma log log1p logistic neg round rsqrt sign sin sinh sqrt square "
     "stop_gradient tan tanh"
 )
-BINARY = words(
-    "add atan2 complex div eq ge gt igamma igammac le lt max min mul ne nextafter pow rem sub zeta"
-)
+BINARY = words("add atan2 complex div eq ge gt igamma igammac le lt max min mul ne nextafter pow rem sub zeta")
 BITWISE = words("and or xor")
 SHIFTS = words("shift_left shift_right_arithmetic shift_right_logical")
 
@@ -144,9 +142,7 @@ def _random() -> list[Case]:
 def _shape() -> list[Case]:
     return [
         Case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (8, 16, 32), (1, 2)), (X,)),
-        Case(
-            "broadcast_in_dim from one", lambda x: lax.broadcast_in_dim(x, (16, 8), (0, 1)), (floats(16, 1),)
-        ),
+        Case("broadcast_in_dim from one", lambda x: lax.broadcast_in_dim(x, (16, 8), (0, 1)), (floats(16, 1),)),
         Case("broadcast_in_dim scalar", lambda x: lax.broadcast_in_dim(x, (16, 8), ()), (np.float32(1),)),
         Case("concatenate", lambda x, y: lax.concatenate([x, y], 1), (X, floats(16, 8))),
         Case("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (4, 32)), (X, ints())),
@@ -234,9 +230,7 @@ def _hypotenuse(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _reduce_pair(x: jax.Array, y: jax.Array) -> list[jax.Array]:
-    def larger(
-        left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def larger(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return lax.max(left[0], right[0]), lax.max(left[1], right[1])
 
     return lax.reduce((x, y), (np.float32(0), np.int32(0)), larger, (1,))
@@ -309,9 +303,7 @@ def _contraction() -> list[Case]:
 
 def _indexing() -> list[Case]:
     rows, table = ints(8, below=16), floats(16, 32)
-    cell_numbers = lax.GatherDimensionNumbers(
-        offset_dims=(), collapsed_slice_dims=(0, 1), start_index_map=(0, 1)
-    )
+    cell_numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0, 1), start_index_map=(0, 1))
     scatter_numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
 
     def scatter(name: str) -> Callable[..., jax.Array]:
@@ -321,17 +313,13 @@ def _indexing() -> list[Case]:
         Case("gather rows", lambda x, i: x[i], (table, rows)),
         Case("gather rows by matrix", lambda x, i: x[i], (table, ints(8, 16, below=16))),
         Case("gather columns", lambda x, i: x[:, i], (table, rows)),
-        Case(
-            "gather cells", lambda x, i: lax.gather(x, i, cell_numbers, (1, 1)), (table, ints(8, 2, below=16))
-        ),
+        Case("gather cells", lambda x, i: lax.gather(x, i, cell_numbers, (1, 1)), (table, ints(8, 2, below=16))),
         Case(
             "gather ranges",
             lambda x, i: jax.vmap(lambda j: lax.dynamic_slice(x, (j, 0), (4, 32)))(i),
             (table, rows),
         ),
-        Case(
-            "take_along_axis", lambda x, i: jnp.take_along_axis(x, i, axis=1), (table, ints(16, 1, below=32))
-        ),
+        Case("take_along_axis", lambda x, i: jnp.take_along_axis(x, i, axis=1), (table, ints(16, 1, below=32))),
         Case(
             "take_along_axis gradient",
             jax.grad(lambda x, i: jnp.take_along_axis(x, i, axis=1).sum()),

@@ -79,9 +79,7 @@ def test_rows_of_the_tables() -> None:
 
 
 def test_the_best_known_is_no_bound_and_fits() -> None:
-    known = pd.DataFrame(
-        {"cost": [5.0, 9.0, 7.0, 8.0, 6.0], "feasible": ["bound", "yes", "as published", "yes", "no"]}
-    )
+    known = pd.DataFrame({"cost": [5.0, 9.0, 7.0, 8.0, 6.0], "feasible": ["bound", "yes", "as published", "yes", "no"]})
     assert bench_solver.best_known(known) == 7.0
 
 

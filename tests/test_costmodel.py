@@ -156,9 +156,7 @@ def test_a_tree_serves_small_all_reduces() -> None:
     ],
 )
 def test_published_measurements(name: str, kind: str, nbytes: int, measured_seconds: float) -> None:
-    assert flat(preset(name)).collective_seconds(kind, ["all"], nbytes) == pytest.approx(
-        measured_seconds, rel=0.25
-    )
+    assert flat(preset(name)).collective_seconds(kind, ["all"], nbytes) == pytest.approx(measured_seconds, rel=0.25)
 
 
 def meshes_of(name: str) -> Iterator[MeshCost]:

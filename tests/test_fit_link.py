@@ -30,9 +30,7 @@ def switch(link: Link, size: int = 64) -> Topology:
 def timed(kind: str, group_sizes: tuple[int, ...]) -> list[TimedCollective]:
     cases = list(itertools.product(group_sizes, 2.0 ** np.arange(10, 32, 1)))
     bare = [TimedCollective(kind, (size,), float(nbytes), 1.0) for size, nbytes in cases]
-    return [
-        replace(b, seconds=float(s)) for b, s in zip(bare, timed_seconds(switch(TRUTH), bare), strict=True)
-    ]
+    return [replace(b, seconds=float(s)) for b, s in zip(bare, timed_seconds(switch(TRUTH), bare), strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-to-all", "all-reduce"])

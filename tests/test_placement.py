@@ -59,9 +59,7 @@ def test_placements_are_complete_and_distinct(name: str, max_axes: int) -> None:
     topology = preset(name)
     found = list(topology.placements(max_axes))
     signatures = {
-        signature(
-            [[(part.dim, part.size, part.stride) for part in axis] for axis in placement.segments], topology
-        )
+        signature([[(part.dim, part.size, part.stride) for part in axis] for axis in placement.segments], topology)
         for placement in found
     }
     assert len(signatures) == len(found)

@@ -19,10 +19,7 @@ def test_a_fit_recovers_the_formula_of_its_samples() -> None:
 
 
 def test_group_sizes_between_the_measured_are_interpolated() -> None:
-    fits = [
-        CollectiveFit("all-reduce", size, seconds, 0.0, 0.0, 0.0, 0.0)
-        for size, seconds in ((2, 1.0), (8, 3.0))
-    ]
+    fits = [CollectiveFit("all-reduce", size, seconds, 0.0, 0.0, 0.0, 0.0) for size, seconds in ((2, 1.0), (8, 3.0))]
     assert [float(fitted_seconds(fits, size, 1.0)) for size in (2, 4, 8, 16)] == [1.0, 2.0, 3.0, 3.0]
 
 

@@ -93,8 +93,7 @@ RENDERED = {
     "dot_general batched": "b0 k0 m2 b1, b1 n1 b0 k0 -> b0 b1 m2 n1 {reduce: k0}",
     "convolution": "batch _ _ in, _ _ in out -> batch _ _ out {reduce: in}",
     "convolution 1x1": "batch s0 s1 in, _ _ in out -> batch s0 s1 out {reduce: in}",
-    "convolution to one feature": "batch s0 s1 in, _ _ in _ -> batch s0 s1 _ "
-    "{reduce: in; permute: s0 by 2 s1 by 2}",
+    "convolution to one feature": "batch s0 s1 in, _ _ in _ -> batch s0 s1 _ {reduce: in; permute: s0 by 2 s1 by 2}",
     "convolution depthwise": "batch s0 s1 channel, _ _ _ (channel multiplier) -> "
     "batch s0 s1 (channel multiplier) {permute: s0 by 2 s1 by 2}",
     "convolution grouped": "_ _ _ _, _ _ _ _ -> _ _ _ _",
@@ -142,10 +141,7 @@ def test_unmatched_reshape_keeps_the_rest_whole_and_what_follows_free() -> None:
 
 @given(data=st.data(), primes=st.lists(st.sampled_from([2, 3]), min_size=2, max_size=6))
 def test_reshapes_keep_every_element_on_its_shard(data: st.DataObject, primes: list[int]) -> None:
-    shapes = [
-        tuple(math.prod(group) for group in _grouped(data.draw(st.permutations(primes)), data))
-        for _ in range(2)
-    ]
+    shapes = [tuple(math.prod(group) for group in _grouped(data.draw(st.permutations(primes)), data)) for _ in range(2)]
     avals = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     rule, _ = rule_for(p.reshape_p, avals[:1], avals[1:], {"dimensions": None})
     for factor in rule.passthrough:
@@ -241,9 +237,7 @@ def test_a_registered_pattern_is_the_rule() -> None:
     shapes = [jax.ShapeDtypeStruct(s, np.float32) for s in [(2, 8, 16), (16, 4), (2, 8, 4)]]
     rule, origin = rule_for(matmul_p, shapes[:2], shapes[2:], {})
     assert (str(rule), origin) == ("...1 m k, k n -> ...1 m n {reduce: k}", "registry")
-    with pytest.raises(
-        ValueError, match=r"registered for primitive 'my_matmul' does not fit: .*names 2 operands"
-    ):
+    with pytest.raises(ValueError, match=r"registered for primitive 'my_matmul' does not fit: .*names 2 operands"):
         rule_for(matmul_p, shapes, shapes[2:], {})
 
 

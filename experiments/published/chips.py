@@ -42,5 +42,3 @@ def gpu_of(hardware: str) -> str | None:
     'v100-dgx2'
     """
     return next((name for mark, name in _MARKS.items() if mark in hardware), None)
-
-

@@ -124,9 +124,7 @@ def nccl_errors(frame: pd.DataFrame) -> pd.DataFrame:
             out = np.arange(len(rows)) % 2 == start
             error = relative_errors(fit_dim(topology, 0, timed[~out]), timed[out])
             name = ("even sizes", "odd sizes")[start]
-            lines.append(
-                pd.DataFrame({"hardware": hardware, "collective": kind, "held_out": name, "error": error})
-            )
+            lines.append(pd.DataFrame({"hardware": hardware, "collective": kind, "held_out": name, "error": error}))
     return pd.concat(lines, ignore_index=True) if lines else pd.DataFrame()
 
 

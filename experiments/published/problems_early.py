@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from costmodel import CostModel, Decoder, MeshCost, bounds, preset
 from costmodel.tpus import PCIE_BYTES_PER_SECOND, TPUS
 
-V5E, V5P, V4, V6E, H100 = (
-    preset(name, specified=True).device for name in ("v5e", "v5p", "v4", "v6e", "h100-dgx")
-)
+V5E, V5P, V4, V6E, H100 = (preset(name, specified=True).device for name in ("v5e", "v5p", "v4", "v6e", "h100-dgx"))
 MS, US = 1e3, 1e6
 
 
@@ -104,8 +102,9 @@ CASES: Mapping[str, Callable[[], float | str | tuple[float, float]]] = {
     "sb020": lambda: float(TPUS["v5p"].pod_chips * TPUS["v5p"].tensor_cores),
     "sb021": lambda: TPUS["v5p"].pod_chips * V5P.rate("bfloat16"),
     "sb026": lambda: SQUARE_V5E.latency_seconds("broadcast", "xy") * US,
-    "sb028": lambda: US
-    * (2 * 8 * 128 * 8192 / (2 * one_way(SQUARE_V5E, "x")) + SQUARE_V5E.latency_seconds("broadcast", "xy")),
+    "sb028": lambda: (
+        US * (2 * 8 * 128 * 8192 / (2 * one_way(SQUARE_V5E, "x")) + SQUARE_V5E.latency_seconds("broadcast", "xy"))
+    ),
     "sb029": lambda: 8e9 / 8 / PCIE_BYTES_PER_SECOND * MS,
     "sb030": lambda: 15e9 / bounds.network_bytes_per_second(on("v5e:2x2", "xy", (2, 2)), "xy") * MS,
     "sb031": lambda: bounds.load_seconds(V5E, 16e9) * MS,

@@ -162,8 +162,10 @@ CASES: Mapping[str, Callable[[], float | str | tuple[float, float]]] = {
     "sb196": lambda: preset("h100-dgx").device.launch_seconds * US,
     "sb198": lambda: bounds.load_seconds(preset("h100-dgx").device, 12 * 2**30) * MS,
     "sb201": lambda: 8 * one_way(HOST, "g") / 1e12,
-    "sb203": lambda: MS
-    * float(CostModel(preset("h100-dgx:1")).on("g", (8,)).collective_seconds("all-gather", "g", 2 * 4096 * 65536)),
+    "sb203": lambda: (
+        MS
+        * float(CostModel(preset("h100-dgx:1")).on("g", (8,)).collective_seconds("all-gather", "g", 2 * 4096 * 65536))
+    ),
     "sb204": lambda: 8 * GPUS["h100-dgx"].network_bytes_per_second / 1e9,
     "sb205": lambda: 256 * GPUS["h100-dgx"].network_bytes_per_second / 1e12,
     "sb206": lambda: 1024 * GPUS["h100-dgx"].network_bytes_per_second / 1e12,

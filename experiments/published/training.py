@@ -58,9 +58,7 @@ def predict(run: Run, topology: Topology | None = None) -> Prediction:
     return planned.prediction
 
 
-def predict_all(
-    runs: Sequence[Run], advance: Callable[[], None] = lambda: None, processes: int = 1
-) -> pd.DataFrame:
+def predict_all(runs: Sequence[Run], advance: Callable[[], None] = lambda: None, processes: int = 1) -> pd.DataFrame:
     """A line for each run; equal runs of several releases are planned once.
 
     Args:

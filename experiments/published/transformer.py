@@ -42,9 +42,7 @@ def train_step(model: Model, layout: Layout) -> Step:
     def accumulated(params: Params, tokens: jax.Array) -> Params:
         if layout.passes == 1:
             return gradients(params, tokens[0])
-        zero = jax.tree.map(
-            lambda g: jnp.zeros(g.shape, jnp.float32), jax.eval_shape(gradients, params, tokens[0])
-        )
+        zero = jax.tree.map(lambda g: jnp.zeros(g.shape, jnp.float32), jax.eval_shape(gradients, params, tokens[0]))
 
         def add(total: Params, part: jax.Array) -> tuple[Params, None]:
             return {path: total[path] + g.astype(jnp.float32) for path, g in gradients(params, part).items()}, None

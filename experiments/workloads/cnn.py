@@ -24,9 +24,7 @@ class Config:
 
 CONFIGS: dict[Size, Config] = {
     "test": Config(batch=32, image=32, channels=(3, 32, 64), classes=16, dtype=jnp.dtype("float32")),
-    "full": Config(
-        batch=256, image=224, channels=(3, 64, 128, 256, 512), classes=1000, dtype=jnp.dtype("bfloat16")
-    ),
+    "full": Config(batch=256, image=224, channels=(3, 64, 128, 256, 512), classes=1000, dtype=jnp.dtype("bfloat16")),
 }
 
 STATISTICS_DECAY = 0.9  # of batch norm's running mean and variance, as in most frameworks
@@ -37,9 +35,7 @@ def cnn(size: Size) -> Workload:
     optimizer = optax.sgd(1e-1, momentum=0.9)
 
     def loss(params: Params, statistics: list[Params], batch: Params) -> tuple[jax.Array, list[Params]]:
-        logits, statistics = network(
-            cast(params, config.dtype), statistics, batch["images"].astype(config.dtype)
-        )
+        logits, statistics = network(cast(params, config.dtype), statistics, batch["images"].astype(config.dtype))
         return cross_entropy(logits, batch["labels"]), statistics
 
     def step(state: State, batch: Params) -> tuple[State, jax.Array]:
@@ -113,9 +109,7 @@ def batch_norm(params: Params, running: Params, x: jax.Array) -> tuple[jax.Array
     exact = x.astype(jnp.float32)
     batch = {"mean": jnp.mean(exact, axis=(0, 1, 2)), "variance": jnp.var(exact, axis=(0, 1, 2))}
     normed = (exact - batch["mean"]) * jax.lax.rsqrt(batch["variance"] + 1e-5)
-    running = jax.tree.map(
-        lambda old, new: STATISTICS_DECAY * old + (1 - STATISTICS_DECAY) * new, running, batch
-    )
+    running = jax.tree.map(lambda old, new: STATISTICS_DECAY * old + (1 - STATISTICS_DECAY) * new, running, batch)
     return normed.astype(x.dtype) * params["scale"] + params["bias"], running
 
 

@@ -30,9 +30,7 @@ class Config:
 
 
 CONFIGS: dict[Size, Config] = {
-    "test": Config(
-        layers=4, width=256, heads=8, sequence=64, batch=8, vocabulary=2048, dtype=jnp.dtype("float32")
-    ),
+    "test": Config(layers=4, width=256, heads=8, sequence=64, batch=8, vocabulary=2048, dtype=jnp.dtype("float32")),
     # GPT-2 small, with its vocabulary of 50,257 rounded up so that it divides.
     "full": Config(
         layers=12, width=768, heads=12, sequence=1024, batch=64, vocabulary=50304, dtype=jnp.dtype("bfloat16")

@@ -33,9 +33,7 @@ def _gather(
     numbers = dimension_numbers
     table_dims: list[DimSpec] = [None] * len(table.shape)
     index_dims: list[DimSpec] = [*(f"i{axis}" for axis in range(len(indices.shape) - 1)), None]
-    for axis, index_axis in zip(
-        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
-    ):
+    for axis, index_axis in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
         table_dims[axis] = index_dims[index_axis]
     offsets = _slice_axes(len(table.shape), numbers.collapsed_slice_dims, numbers.operand_batching_dims)
     for axis in offsets:
@@ -49,11 +47,7 @@ def _gather(
         operands,
         results,
         [table_dims, index_dims],
-        [
-            _interleave(
-                len(results[0].shape), numbers.offset_dims, [table_dims[a] for a in offsets], index_dims[:-1]
-            )
-        ],
+        [_interleave(len(results[0].shape), numbers.offset_dims, [table_dims[a] for a in offsets], index_dims[:-1])],
         reduce=[f"t{axis}" for axis in looked_up],
     )
 
@@ -88,9 +82,7 @@ def _scatter(
     table_dims: list[DimSpec] = [None] * len(table.shape)
     index_dims: list[DimSpec] = [*(f"i{axis}" for axis in range(len(indices.shape) - 1)), None]
     spread = {f"i{axis}" for axis in range(len(indices.shape) - 1)}
-    for axis, index_axis in zip(
-        numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
-    ):
+    for axis, index_axis in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         table_dims[axis] = index_dims[index_axis]
         spread.discard(f"i{index_axis}")
     window = _slice_axes(len(table.shape), numbers.inserted_window_dims, numbers.operand_batching_dims)

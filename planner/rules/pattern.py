@@ -21,9 +21,7 @@ _TOKEN = re.compile(r"\s*(?:\((?P<compound>[^()]*)\)|(?P<ellipsis>\.\.\.)|(?P<na
 _ELLIPSIS: Dim = ("...",)
 
 
-def parse_pattern(
-    pattern: str, operand_count: int, result_count: int
-) -> tuple[list[list[Dim]], list[list[Dim]]]:
+def parse_pattern(pattern: str, operand_count: int, result_count: int) -> tuple[list[list[Dim]], list[list[Dim]]]:
     """The dimensions of each operand and of each result, as written; raises ``ValueError``."""
     sides = pattern.split("->")
     if len(sides) != 2:

@@ -14,13 +14,9 @@ from planner.rules.rule import Aval, DimSpec, ShardingRule
 
 
 @register(p.reduce_sum_p, p.reduce_prod_p)
-def _reduce(
-    operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any
-) -> ShardingRule:
+def _reduce(operands: Sequence[Aval], results: Sequence[Aval], *, axes: Sequence[int], **params: Any) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
-    return ShardingRule.of(
-        operands, results, [names], [_without(names, axes)], reduce=[names[axis] for axis in axes]
-    )
+    return ShardingRule.of(operands, results, [names], [_without(names, axes)], reduce=[names[axis] for axis in axes])
 
 
 # Of two values with their indices there is no all-reduce, and of exclusive ors none either.
@@ -66,17 +62,13 @@ def _reduce_any(
 
 
 @register(p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p)
-def _cumulative(
-    operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any
-) -> ShardingRule:
+def _cumulative(operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
     return ShardingRule.of(operands, results, [names], [names], replicate=[names[axis]])
 
 
 @register(p.sort_p)
-def _sort(
-    operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any
-) -> ShardingRule:
+def _sort(operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any) -> ShardingRule:
     """Several arrays are ordered together by the first of them."""
     names = dim_names(len(operands[0].shape))
     count = len(operands)
@@ -93,9 +85,7 @@ def _approx_top_k(
 
 
 @register(p.top_k_p)
-def _top_k(
-    operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any
-) -> ShardingRule:
+def _top_k(operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **params: Any) -> ShardingRule:
     names: list[DimSpec] = [*dim_names(len(operands[0].shape))]
     names[axis] = None
     return ShardingRule.of(operands, results, [names], [names] * 2)

@@ -62,13 +62,9 @@ class ShardingRule:
     def __post_init__(self) -> None:
         roles = [*self.reduction, *self.replication, *self.permutation]
         if unknown := sorted(set(roles) - set(self.sizes)):
-            raise ValueError(
-                f"sharding rule {self}: {_names(unknown)} has a role but is in no operand or result"
-            )
+            raise ValueError(f"sharding rule {self}: {_names(unknown)} has a role but is in no operand or result")
         if twice := sorted({f for f in roles if roles.count(f) > 1}):
-            raise ValueError(
-                f"sharding rule {self}: {_names(twice)} has more than one of reduce, replicate, permute"
-            )
+            raise ValueError(f"sharding rule {self}: {_names(twice)} has more than one of reduce, replicate, permute")
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -214,9 +210,7 @@ def _from_dims(
     return rule
 
 
-def _located(
-    kind: str, arrays: Sequence[Sequence[Dim]], shapes: Sequence[Shape]
-) -> Iterator[tuple[str, Dim, int]]:
+def _located(kind: str, arrays: Sequence[Sequence[Dim]], shapes: Sequence[Shape]) -> Iterator[tuple[str, Dim, int]]:
     """Every dimension: where it is, its factors, its size."""
     for index, (dims, shape) in enumerate(zip(arrays, shapes, strict=True)):
         if len(dims) != len(shape):

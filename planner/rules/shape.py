@@ -146,15 +146,11 @@ def _rev(
     operands: Sequence[Aval], results: Sequence[Aval], *, dimensions: Sequence[int], **params: Any
 ) -> ShardingRule:
     names = dim_names(len(operands[0].shape))
-    return ShardingRule.of(
-        operands, results, [names], [names], replicate=[names[axis] for axis in dimensions]
-    )
+    return ShardingRule.of(operands, results, [names], [names], replicate=[names[axis] for axis in dimensions])
 
 
 @register(p.concatenate_p)
-def _concatenate(
-    operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any
-) -> ShardingRule:
+def _concatenate(operands: Sequence[Aval], results: Sequence[Aval], *, dimension: int, **params: Any) -> ShardingRule:
     return _all_but(dimension, operands, results)
 
 
@@ -164,9 +160,7 @@ def _split(operands: Sequence[Aval], results: Sequence[Aval], *, axis: int, **pa
 
 
 @register(*optional_primitives("tile_p"))
-def _tile(
-    operands: Sequence[Aval], results: Sequence[Aval], *, reps: Sequence[int], **params: Any
-) -> ShardingRule:
+def _tile(operands: Sequence[Aval], results: Sequence[Aval], *, reps: Sequence[int], **params: Any) -> ShardingRule:
     dims = _where(repeats == 1 for repeats in reps)
     return ShardingRule.of(operands, results, [dims[len(dims) - len(operands[0].shape) :]], [dims])
 

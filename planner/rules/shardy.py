@@ -141,8 +141,7 @@ class _Chain:
         for array, mapping, operand in zip(op.operands, rule.operand_mappings, operands, strict=True):
             self._unite(self._mapped(array, mapping, own), operand)
         return [
-            self._mapped(array, mapping, own)
-            for array, mapping in zip(op.results, rule.result_mappings, strict=True)
+            self._mapped(array, mapping, own) for array, mapping in zip(op.results, rule.result_mappings, strict=True)
         ]
 
     def _mapped(self, array: ir.Value[ir.Type], mapping: ir.Attribute, own: list[int]) -> FactorDims:
@@ -169,9 +168,7 @@ def _role(index: int, op: ir.Operation, rule: sdy.OpShardingRuleAttr) -> Role:
         return Role.WHOLE
     if index not in rule.reduction_factors:
         return Role.PASS_THROUGH
-    computations = [
-        inner.operation.name for region in op.regions for inner in [*region.blocks[0].operations][:-1]
-    ]
+    computations = [inner.operation.name for region in op.regions for inner in [*region.blocks[0].operations][:-1]]
     one_known = len(computations) == 1 and computations[0] in _ALL_REDUCIBLE
     return Role.REDUCTION if one_known or not computations else Role.WHOLE
 
