@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,7 +255,16 @@ def test_progress_tells_of_ever_better_costs_and_bounds() -> None:
     assert told[-1].cost == found.cost
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What runs in a shell's background ignores interrupts from its start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # dropped by Python: see the next test
 def test_an_interrupt_returns_the_best_so_far() -> None:
     problem = mesh_problem(20, 12)
@@ -270,6 +280,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert found.lower_bound > 0
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_python_drops_stops_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     dropped: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
@@ -279,14 +290,13 @@ def test_an_interrupt_that_python_drops_stops_the_clock(monkeypatch: pytest.Monk
             signal.raise_signal(signal.SIGINT)
 
     clock = Clock.of(60)
-    before = signal.getsignal(signal.SIGINT)
     with clock.stopped_by_interrupt():
         gc.callbacks.append(interrupt)
         gc.collect()
         gc.callbacks.remove(interrupt)
     assert dropped == [KeyboardInterrupt]
     assert clock.expired
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_search_only_improves() -> None:

@@ -66,5 +66,5 @@ def init_params(config: Config, key: jax.Array) -> Params:
 def forward(params: Params, x: jax.Array) -> jax.Array:
     *hidden, last = params["layers"]
     for layer in hidden:
-        x = jax.nn.relu(x @ layer["weight"] + layer["bias"])
+        x = jax.nn.gelu(x @ layer["weight"] + layer["bias"])
     return x @ last["weight"] + last["bias"]
