@@ -18,6 +18,7 @@ import typer
 from costmodel import CostModel
 from executor import audit as audit_plan
 from executor import calibrate as calibrate_devices
+from executor.calibrate import ROUNDS
 from experiments import arguments
 from experiments.cli_runner import runner_app
 from experiments.demo import demo as run_demo
@@ -135,13 +136,18 @@ def audit(
 @app.command()
 def calibrate(
     out: Annotated[Path, typer.Option(help="Where the profile goes, as JSON.")] = Path("profile.json"),
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each probe is timed; the median counts. More on a noisy machine.")
+    ] = ROUNDS,
 ) -> None:
     """Measures the devices at hand, for predictions that fit them."""
     arguments.offer_cpu_devices()
     with bars() as shown:
         task = shown.add_task("calibrating", total=None)
         model = calibrate_devices(
-            jax.devices(), progress=lambda done, total: shown.update(task, completed=done, total=total)
+            jax.devices(),
+            rounds=rounds,
+            progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
     write(out, model.to_json())
     console().print(table(fitted(model), "fits, and their errors"))

@@ -117,8 +117,12 @@ def test_solve_names_the_place_of_a_broken_file(tmp_path: Path, capsys: pytest.C
 
 def test_calibrate_writes_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = CostModel.from_json(Path("costmodel/profiles/cpu-2core.json").read_text())
-    monkeypatch.setattr(cli, "calibrate_devices", lambda devices, progress: progress(1, 1) or known)
-    assert run("calibrate", "--out", str(tmp_path / "new" / "profile.json")) == 0
+    told: list[int] = []
+    monkeypatch.setattr(
+        cli, "calibrate_devices", lambda devices, rounds, progress: progress(1, 1) or told.append(rounds) or known
+    )
+    assert run("calibrate", "--rounds", "7", "--out", str(tmp_path / "new" / "profile.json")) == 0
+    assert told == [7]
     assert CostModel.read(tmp_path / "new" / "profile.json") == known
 
 
