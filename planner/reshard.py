@@ -30,7 +30,7 @@ class Step:
         axes: the mesh axes that the collective runs over; empty for a slice.
         layout: the layout after it.
         shards: into how many parts the side of which a device holds more is split; for a slice, the result.
-        strided: whether an all-gather interleaves what it gathers, which takes a copy on some backends.
+        strided: whether an all-gather interleaves what it gathers, which takes copies on some backends.
     """
 
     kind: StepKind
@@ -154,21 +154,27 @@ class Resharder:
         """The cheapest chain of steps from `source` to `target`."""
         key = (shape, itemsize, source, target)
         if key not in self._paths:
-            nbytes = math.prod(shape) * itemsize
+            elements = math.prod(shape)
 
             def seconds(steps: tuple[Step, ...]) -> float:
-                return sum(float(self.seconds(step, nbytes / step.shards)) for step in steps)
+                return sum(float(self.seconds(step, elements / step.shards, itemsize)) for step in steps)
 
             self._paths[key] = min(chains(shape, source, target, self.mesh), key=seconds)
         return self._paths[key]
 
-    def seconds(self, step: Step, nbytes: float | np.ndarray) -> np.ndarray:
-        """Seconds of a step of which one device holds `nbytes` on the larger side."""
-        copy = np.asarray(self.cost.compute_seconds(0.0, 2 * nbytes, "float32"))
+    def seconds(self, step: Step, elements: float | np.ndarray, itemsize: int) -> np.ndarray:
+        """Seconds of a step of which one device holds so many elements on the larger side.
+
+        XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent and
+        what arrives are transposed. Together that takes what transposing the larger side does, where all of it is read.
+        """
+        nbytes = np.asarray(elements) * itemsize
         if step.kind == "slice":
-            return copy
+            return self.cost.compute_seconds(0.0, 2 * nbytes, "float32")
         seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
-        return seconds + copy if step.strided and self.cost.backend == "cpu" else seconds
+        if not (step.strided and self.cost.backend == "cpu"):
+            return seconds
+        return seconds + self.cost.compute_seconds(0.0, 2 * nbytes, "float32", {"rearrange": np.asarray(elements)})
 
     def matrix(
         self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
@@ -221,11 +227,11 @@ class _Table:
 
     def seconds(self, shape: tuple[int, ...], itemsize: int, resharder: Resharder) -> np.ndarray:
         """Seconds of the cheaper chain that divides the array, for every pair there is."""
-        nbytes, sizes = math.prod(shape) * itemsize, dict(self._mesh)
+        elements, sizes = math.prod(shape), dict(self._mesh)
         seconds = np.zeros(2 * self._count)
         for step, entries in self._steps.values():
             cells, shards = np.array(entries).T
-            np.add.at(seconds, cells, resharder.seconds(step, nbytes / shards))
+            np.add.at(seconds, cells, resharder.seconds(step, elements / shards, itemsize))
         gathering, moving = seconds.reshape(-1, 2).T
         for layout, pairs in self._visits.items():
             if not divides(shape, layout, sizes):

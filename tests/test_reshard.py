@@ -110,8 +110,14 @@ def cost_on(mesh: dict[str, int]) -> MeshCost:
 
 
 def chain_seconds(steps: tuple[Step, ...], shape: Shape, resharder: Resharder) -> float:
-    nbytes = 4 * math.prod(shape)
-    return sum(float(resharder.seconds(step, nbytes / step.shards)) for step in steps)
+    return sum(float(resharder.seconds(step, math.prod(shape) / step.shards, 4)) for step in steps)
+
+
+def test_gathering_along_another_dimension_than_the_outermost_transposes() -> None:
+    """Which takes longer than gathering does."""
+    resharder = Resharder(cost_on({"x": 8}))
+    outer, inner = (Step("all-gather", ("x",), ((), ()), 1, strided) for strided in (False, True))
+    assert 2 * resharder.seconds(outer, 512 * 512, 4) < resharder.seconds(inner, 512 * 512, 4)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
