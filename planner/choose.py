@@ -33,9 +33,8 @@ CANDIDATE_SECONDS = 2.0
 SIMPLER_MESH = 0.005
 """How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
 
-
-HAIR = 0.01
-"""By how much, relatively, the problem's costs may be off from the prediction's for want of copies that are shared."""
+SHARED_COPIES = 0.05
+"""By how much, relatively, the problem's cost may be above the prediction's for want of copies that ops share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,12 +193,13 @@ def choose(
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better.
 
-    The problem counts a copy twice that two elementwise ops share, so that by a hair its optimum may be worse. What is
+    The problem counts a copy twice that ops of two nodes share, so that its optimum may be worse by as much. What is
     worse by more is not looked at.
     """
     best = choice
     for picks in choice.candidates.values():
-        if choice.problem.evaluate(picks).cost > (1 + HAIR) * choice.solution.cost or picks == choice.assignment.picks:
+        cost = choice.problem.evaluate(picks).cost
+        if cost > (1 + SHARED_COPIES) * choice.solution.cost or picks == choice.assignment.picks:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit
