@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from planner.problem import Edge, Problem, ProblemError, tie
-from planner.solve import Progress, smallest_limit, solve
+from planner.solve import Progress, presolve, smallest_limit, solve
 from planner.solve.bound import Dual
 from planner.solve.clock import Clock
 from planner.solve.eliminate import eliminate, fold_chains
 from planner.solve.flat import Flat
-from planner.solve.model import Model
+from planner.solve.model import Load, Model
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 from planner.solve.search import Search
@@ -140,6 +140,19 @@ def test_a_reduction_keeps_the_optimum_and_the_cost_of_what_it_lifts(problem: Pr
     assert model.cost(lifted) == pytest.approx(folded.model.cost(picks))
     if problem.usage_limit is not None:
         assert (problem.evaluate(lifted).peak_usage <= problem.usage_limit) == (folded.model.excess(picks) <= 0)
+
+
+def test_merged_nodes_that_need_no_memory_are_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two times that overlap and hold nothing, nothing is left."""
+    monkeypatch.setattr(presolve, "DOMINANCE_ENTRIES", 0)  # as if the node had too many strategies for that
+    costs = (np.array([1.0, 2.0, 3.0]), np.array([4.0, 2.0, 5.0]))
+    twice = Load(np.array([[0, 2], [1, 3]]), np.zeros((2, 3)))
+    once = Load(np.array([[0, 3]]), np.array([[4.0, 9.0, 0.0]]))
+    clash = {(0, 1): np.array([[0.0, 9.0, 9.0], [9.0, 0.0, 9.0], [9.0, 9.0, 0.0]])}
+    model = Model(costs, clash, (twice, once), np.zeros(3), np.zeros(3), limit=5.0)
+    reduction = shrink(model, NO_LIMIT)
+    assert reduction.model.offset + sum(cost.min() for cost in reduction.model.costs) <= 5.0
+    assert 1 not in reduction.lift(np.zeros(len(reduction.model.costs), dtype=np.int64))[1:], "it does not fit"
 
 
 @settings(deadline=None)

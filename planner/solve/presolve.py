@@ -218,9 +218,8 @@ class _Draft:
         """Removes strategies and forbids pairs of them that never fit; whether there were any."""
         if not self.base.size or math.isinf(self.limit):
             return False
+        self.loads = list(map(disjoint, self.loads))  # which leaves nothing of a load that is zero
         living = [node for node, alive in enumerate(self.alive) if alive and self.loads[node].spans.size]
-        for node in living:
-            self.loads[node] = disjoint(self.loads[node])
         room = Room(self.base, [self.loads[node] for node in living], self.limit)
         dropped = [self.keep_only(node, room.fits(self.loads[node])) for node in living]
         around = {node: room.around(self.loads[node]) for node in living}
