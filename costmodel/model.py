@@ -108,6 +108,11 @@ class MeshCost:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, elements)
 
+    def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int) -> np.ndarray:
+        """Seconds of copying so many bytes on one device with their elements in another order."""
+        moved = np.asarray(nbytes)
+        return self.compute_seconds(0.0, 2 * moved, "float32", {"rearrange": moved / itemsize})
+
     def matmul_seconds(
         self,
         dtype: str,

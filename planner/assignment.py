@@ -48,6 +48,26 @@ class Assignment:
     def _layouts(self) -> dict[tuple[int, Dims, bool], Layout]:
         return {}
 
+    def shared_seconds(self) -> float:
+        """What the copies save that several readers of a value share, and the problem counts for each reader."""
+        total = 0.0
+        for readings in self.priced.readings:
+            paid = [one.seconds[self.picks[one.tail], self.picks[one.head]] for one in readings]
+            if sum(seconds > 0 for seconds in paid) > 1:
+                total += float(sum(paid)) - self._emitted_seconds([one.use for one in readings])
+        return total
+
+    def _emitted_seconds(self, uses: Sequence[Use]) -> float:
+        """Seconds in the changes of layout that are made for these uses of one value in one body."""
+        nodes, resharder, value = self.priced.decisions.nodes, self.priced.resharder, uses[0].value
+        steps: list[Step] = []
+        copies: dict[Layout, None] = {self.home(value): None}
+        for use in uses:
+            if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
+                self.route(use, copies, lambda _, step: steps.append(step))
+        each = (resharder.seconds(step, value.nbytes / step.shards, value.itemsize) for step in steps)
+        return uses[0].weight * float(sum(each))
+
     def route(self, use: Use, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
         """The value in the layout that the use wants, resharded step by step from a copy that is there.
 

@@ -33,9 +33,6 @@ CANDIDATE_SECONDS = 2.0
 SIMPLER_MESH = 0.005
 """How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
 
-SHARED_COPIES = 0.05
-"""By how much, relatively, the problem's cost may be above the prediction's for want of copies that ops share."""
-
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -191,15 +188,18 @@ def choose(
 
 
 def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
-    """The choice, or a hand-written layout whose prediction is better.
+    """The choice, or a hand-written layout whose prediction is better, for the copies that ops share in it.
 
-    The problem counts a copy twice that ops of two nodes share, so that its optimum may be worse by as much. What is
-    worse by more is not looked at.
+    A prediction takes long; layouts that cannot gain enough are not looked at.
     """
-    best = choice
+    best, priced = choice, choice.priced
+    overhead = priced.cost.device.call.seconds(len(priced.graph.body.inputs), 0, ())
     for picks in choice.candidates.values():
-        cost = choice.problem.evaluate(picks).cost
-        if cost > (1 + SHARED_COPIES) * choice.solution.cost or picks == choice.assignment.picks:
+        if picks == choice.assignment.picks:
+            continue
+        shared = Assignment(priced, picks).shared_seconds()
+        least = choice.problem.evaluate(picks).cost - shared + overhead
+        if least >= best.prediction.step_seconds:
             continue
         other = choice.instead(picks, donors)
         fits = other.prediction.peak_bytes <= limit

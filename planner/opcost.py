@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import Member
-from planner.graph import Op, Value
+from planner.graph import Op, Value, aval_of
 from planner.layout import Layout, shard_count
 from planner.strategies import Dims, Strategy
 from planner.work import Work
@@ -42,7 +42,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         seconds = _product_seconds(cost, op, work, rows, inner, columns, work.flops / shards, moved)
         for position in work.rearranged:
             nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
-            seconds = seconds + _rearrange_seconds(cost, op, position, nbytes)
+            seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(op.operands[position]).dtype.itemsize)
         return seconds
     seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, _divided(work.elements, shards))
     return seconds + _launch_seconds(cost, work)
@@ -80,8 +80,8 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     if work.matmul is not None:
         seconds = float(_product_seconds(cost, op, work, *work.matmul, work.flops, _bytes_moved(op, work)))
         for position in work.rearranged:
-            atom = op.operands[position]
-            seconds += float(_rearrange_seconds(cost, op, position, atom.nbytes if isinstance(atom, Value) else 0.0))
+            if isinstance(atom := op.operands[position], Value):
+                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize))
         return seconds
     total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements)
     return float(total) + _launch_seconds(cost, work)
@@ -89,13 +89,6 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
 
 def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, np.ndarray]:
     return {name: count / shards for name, count in elements.items()}
-
-
-def _rearrange_seconds(cost: MeshCost, op: Op, position: int, nbytes: Amount) -> np.ndarray:
-    """Seconds of copying an operand into another order."""
-    atom = op.operands[position]
-    count = np.asarray(nbytes) / (atom.itemsize if isinstance(atom, Value) else 1)
-    return cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32", {"rearrange": count})
 
 
 def _product_seconds(

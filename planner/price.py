@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import REPLICATED, Decisions, Member, Node, Use
-from planner.graph import Graph, Op, aval_of
+from planner.graph import Body, Graph, Op, Value, aval_of
 from planner.layout import Layout, replicated, shard_count
 from planner.opcost import (
     calls,
@@ -34,6 +34,16 @@ from planner.work import Work, works
 
 
 @dataclass(frozen=True, eq=False)
+class Reading:
+    """A use that is paid for: `[S, T]` seconds of resharding from a strategy of node `tail` to one of `head`."""
+
+    use: Use
+    tail: int
+    head: int
+    seconds: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Priced:
     """The decisions of a program with a price on everything.
 
@@ -42,6 +52,7 @@ class Priced:
             device.
         problem: without a memory limit.
         seconds: for each sharded op that runs by itself, what it takes on one device under each strategy of its node.
+        readings: the uses that are paid for, with their prices, by value and body.
     """
 
     graph: Graph
@@ -50,6 +61,7 @@ class Priced:
     problem: Problem
     work: Mapping[Op, Work]
     seconds: Mapping[Op, np.ndarray]
+    readings: tuple[tuple[Reading, ...], ...]
     resharder: Resharder
 
     @property
@@ -62,8 +74,11 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     pricing = _Pricing(graph, decisions, cost)
     costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]
     parts: dict[tuple[int, int], list[np.ndarray]] = {}
-    pairs = itertools.chain(map(pricing.use_seconds, pricing.distinct_uses()), pricing.fused_seconds(graph))
-    for tail, head, seconds in pairs:
+    readings: dict[tuple[Value, Body], list[Reading]] = {}
+    for use in pricing.distinct_uses():
+        readings.setdefault((use.value, use.scope), []).append(pricing.reading(use))
+    resharding = ((one.tail, one.head, one.seconds) for one in itertools.chain(*readings.values()))
+    for tail, head, seconds in itertools.chain(resharding, pricing.fused_seconds(graph)):
         if tail == head == REPLICATED:
             continue
         if tail == head:
@@ -82,7 +97,16 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
         edges=tuple(Edge(tail, head, pricing.sum(seconds)) for (tail, head), seconds in parts.items()),
         names=(*(node.name for node in decisions.nodes), "replicated ops"),
     )
-    return Priced(graph, decisions, pricing.strategies, problem, pricing.work, pricing.seconds, pricing.resharder)
+    return Priced(
+        graph,
+        decisions,
+        pricing.strategies,
+        problem,
+        pricing.work,
+        pricing.seconds,
+        tuple(map(tuple, readings.values())),
+        pricing.resharder,
+    )
 
 
 class _Pricing:
@@ -226,8 +250,7 @@ class _Pricing:
                 found.setdefault((use.value, use.scope, use.node, use.dims, use.view), use)
         return list(found.values())
 
-    def use_seconds(self, use: Use) -> tuple[int, int, np.ndarray]:
-        """The two nodes of a use and the seconds of resharding between their strategies."""
+    def reading(self, use: Use) -> Reading:
         home = use.view or self.decisions.homes[use.value]
         sources, source_of = self._layouts_of(home.node, home.dims, use.view is None)
         targets, target_of = self._layouts_of(use.node, use.dims, False)
@@ -235,7 +258,7 @@ class _Pricing:
         if key not in self._matrices:
             matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
             self._matrices[key] = matrix[np.ix_(source_of, target_of)] * use.weight
-        return home.node, use.node, self._matrices[key]
+        return Reading(use, home.node, use.node, self._matrices[key])
 
     def sum(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The sum of matrices that were worked out here."""

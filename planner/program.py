@@ -359,7 +359,7 @@ class _Writer:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
-        total = float(self.priced.resharder.seconds(move, larger / value.itemsize, value.itemsize))
+        total = float(self.priced.resharder.seconds(move, larger, value.itemsize))
         made = Array(self.local_bytes(value, move.layout), name, source, value)
         if move.kind == "slice":
             seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed

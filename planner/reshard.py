@@ -7,6 +7,7 @@ step. So a change of layout is a chain of `slice` (free of communication), `all-
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,51 +42,88 @@ class Step:
 
 
 def chains(shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
-    """The chains worth pricing: gather what differs and slice, or move axes where they can be moved.
+    """The chains worth pricing, of which the first is always there: see `_gathering`, `_moving` and `_turning`.
 
     Args:
         shape: the array's global shape.
         source, target: layouts that divide it.
         mesh: (axis, size) pairs.
     """
-    gathering, moving = _gathering(source, target, mesh), _moving(source, target, mesh)
+    gathering, *others = _ways(source, target, mesh)
     sizes = dict(mesh)
-    if moving == gathering or not all(divides(shape, step.layout, sizes) for step in moving):
-        return (gathering,)
-    return gathering, moving
+    return gathering, *(way for way in others if all(divides(shape, step.layout, sizes) for step in way))
+
+
+@lru_cache(maxsize=1 << 18)
+def _ways(source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
+    """The different chains for an array of any shape; the layouts on the way of all but the first may not divide it."""
+    return tuple(dict.fromkeys(way(source, target, mesh) for way in (_gathering, _moving, _turning)))
 
 
 class _Walk:
-    """A layout that is changed step by step."""
+    """A layout that is changed step by step, and never twice to the same."""
 
     def __init__(self, layout: Layout, mesh: Mesh):
         self.layout, self.sizes = layout, dict(mesh)
+        self.visited = [layout]
         self.steps: list[Step] = []
 
     def to(self, kind: StepKind, axes: Sequence[str], layout: Layout) -> None:
-        if layout != self.layout:
+        if layout in self.visited:
+            before = self.visited.index(layout)
+            del self.visited[before + 1 :], self.steps[before:]
+        else:
             strided = kind == "all-gather" and layout[0] == self.layout[0]
+            self.visited.append(layout)
             self.steps.append(Step(kind, tuple(axes), layout, shard_count(axes_of(layout), self.sizes), strided))
-            self.layout = layout
+        self.layout = layout
 
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
         return (*self.layout[:dim], tuple(axes), *self.layout[dim + 1 :])
 
+    def gather(self, dim: int, kept: int) -> None:
+        """Gathers a dimension back to so many of its axes."""
+        self.to("all-gather", self.layout[dim][kept:], self.with_dim(dim, self.layout[dim][:kept]))
 
-@lru_cache(maxsize=1 << 18)
+    def move(self, giver: int, taker: int) -> None:
+        """Moves the minor axis of one dimension to another."""
+        axis = self.layout[giver][-1]
+        layout = list(self.layout)
+        layout[giver], layout[taker] = layout[giver][:-1], (*layout[taker], axis)
+        self.to("all-to-all", (axis,), tuple(layout))
+
+
 def _gathering(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     """Gather each dimension back to what it has in common with the target, then slice."""
     walk = _Walk(source, mesh)
     for dim, (have, want) in enumerate(zip(source, target, strict=True)):
-        common = 0
-        while common < min(len(have), len(want)) and have[common] == want[common]:
-            common += 1
-        walk.to("all-gather", have[common:], walk.with_dim(dim, have[:common]))
+        walk.gather(dim, _common(have, want))
     walk.to("slice", (), target)
     return tuple(walk.steps)
 
 
-@lru_cache(maxsize=1 << 18)
+def _turning(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
+    """As by gathering, but what splits other dimensions goes to the outermost one first, and is gathered there.
+
+    That is a collective more; but where gathering transposes what arrives, moving transposes a shard only.
+    """
+    walk = _Walk(source, mesh)
+    for dim, (have, want) in enumerate(zip(source, target, strict=True)):
+        kept = _common(have, want)
+        if dim:
+            for _ in have[kept:]:
+                walk.move(dim, 0)
+            dim, kept = 0, len(walk.layout[0]) - len(have[kept:])
+        walk.gather(dim, kept)
+    walk.to("slice", (), target)
+    return tuple(walk.steps)
+
+
+def _common(have: Sequence[str], want: Sequence[str]) -> int:
+    """How many major axes are the same."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(have, want, strict=False)))
+
+
 def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     """One permutation of devices if that will do; else slice by new axes, move some elsewhere, gather the rest.
 
@@ -114,14 +152,10 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
     walk.to("slice", (), tuple((*have, *added) for have, added in zip(source, new, strict=True)))
     while leaving := [dim for dim, axes in enumerate(walk.layout) if any(goal.get(a, dim) != dim for a in axes)]:
         arrange(leaving)
-        giver = leaving[0]
-        axis = walk.layout[giver][-1]
-        moved = list(walk.layout)
-        moved[giver], moved[goal[axis]] = moved[giver][:-1], (*moved[goal[axis]], axis)
-        walk.to("all-to-all", (axis,), tuple(moved))
+        walk.move(leaving[0], goal[walk.layout[leaving[0]][-1]])
     arrange(range(len(source)))
     for dim, want in enumerate(target):
-        walk.to("all-gather", walk.layout[dim][len(want) :], walk.with_dim(dim, want))
+        walk.gather(dim, len(want))
     return tuple(walk.steps)
 
 
@@ -154,27 +188,26 @@ class Resharder:
         """The cheapest chain of steps from `source` to `target`."""
         key = (shape, itemsize, source, target)
         if key not in self._paths:
-            elements = math.prod(shape)
+            nbytes = math.prod(shape) * itemsize
 
             def seconds(steps: tuple[Step, ...]) -> float:
-                return sum(float(self.seconds(step, elements / step.shards, itemsize)) for step in steps)
+                return sum(float(self.seconds(step, nbytes / step.shards, itemsize)) for step in steps)
 
             self._paths[key] = min(chains(shape, source, target, self.mesh), key=seconds)
         return self._paths[key]
 
-    def seconds(self, step: Step, elements: float | np.ndarray, itemsize: int) -> np.ndarray:
-        """Seconds of a step of which one device holds so many elements on the larger side.
+    def seconds(self, step: Step, nbytes: float | np.ndarray, itemsize: int) -> np.ndarray:
+        """Seconds of a step of which one device holds so many bytes on the larger side.
 
         XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent and
         what arrives are transposed. Together that takes what transposing the larger side does, where all of it is read.
         """
-        nbytes = np.asarray(elements) * itemsize
         if step.kind == "slice":
-            return self.cost.compute_seconds(0.0, 2 * nbytes, "float32")
+            return self.cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32")
         seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
         if not (step.strided and self.cost.backend == "cpu"):
             return seconds
-        return seconds + self.cost.compute_seconds(0.0, 2 * nbytes, "float32", {"rearrange": np.asarray(elements)})
+        return seconds + self.cost.rearrange_seconds(nbytes, itemsize)
 
     def matrix(
         self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
@@ -191,15 +224,17 @@ class Resharder:
 class _Table:
     """The chains between layouts of one rank, ready to be priced for arrays of any shape.
 
-    Each pair of layouts has two cells, gathering and moving. For steps that cost alike there are the cells that such a
-    step is in, with the shards that the array is then split into; by layout, the pairs that visit it.
+    Each chain of each pair of layouts has a cell, those of a pair side by side. For steps that cost alike there are the
+    cells that such a step is in, with the shards that the array is then split into; by layout, the cells whose chains
+    need it to divide the array.
     """
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
         self._layouts: dict[Layout, int] = {}
         self._pairs = np.zeros((0, 0), dtype=np.int64)
-        self._count = 0
+        self._first: list[int] = []
+        self._cells = 0
         self._steps: dict[tuple[StepKind, tuple[str, ...], bool], tuple[Step, list[tuple[int, int]]]] = {}
         self._visits: dict[Layout, list[int]] = {}
 
@@ -211,29 +246,28 @@ class _Table:
         grown = len(self._layouts) - len(self._pairs)
         self._pairs = np.pad(self._pairs, (0, grown), constant_values=-1)
         for row, column in np.argwhere(self._pairs[np.ix_(rows, columns)] < 0):
-            self._pairs[rows[row], columns[column]] = self._count
+            self._pairs[rows[row], columns[column]] = len(self._first)
             self._add(sources[row], targets[column])
         return self._pairs[np.ix_(rows, columns)]
 
     def _add(self, source: Layout, target: Layout) -> None:
-        gathering, moving = _gathering(source, target, self._mesh), _moving(source, target, self._mesh)
-        for option, chain in enumerate((gathering, moving)):
-            for step in chain:
+        self._first.append(self._cells)
+        for option, way in enumerate(_ways(source, target, self._mesh)):
+            for step in way:
                 alike = self._steps.setdefault((step.kind, step.axes, step.strided), (step, []))
-                alike[1].append((2 * self._count + option, step.shards))
-        for step in moving:
-            self._visits.setdefault(step.layout, []).append(self._count)
-        self._count += 1
+                alike[1].append((self._cells, step.shards))
+                if option:
+                    self._visits.setdefault(step.layout, []).append(self._cells)
+            self._cells += 1
 
     def seconds(self, shape: tuple[int, ...], itemsize: int, resharder: Resharder) -> np.ndarray:
-        """Seconds of the cheaper chain that divides the array, for every pair there is."""
-        elements, sizes = math.prod(shape), dict(self._mesh)
-        seconds = np.zeros(2 * self._count)
+        """Seconds of the cheapest chain that divides the array, for every pair there is."""
+        nbytes, sizes = math.prod(shape) * itemsize, dict(self._mesh)
+        seconds = np.zeros(self._cells)
         for step, entries in self._steps.values():
             cells, shards = np.array(entries).T
-            np.add.at(seconds, cells, resharder.seconds(step, elements / shards, itemsize))
-        gathering, moving = seconds.reshape(-1, 2).T
-        for layout, pairs in self._visits.items():
+            np.add.at(seconds, cells, resharder.seconds(step, nbytes / shards, itemsize))
+        for layout, cells in self._visits.items():
             if not divides(shape, layout, sizes):
-                moving[pairs] = np.inf
-        return np.minimum(gathering, moving)
+                seconds[cells] = np.inf
+        return np.minimum.reduceat(seconds, self._first)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-from forced import QUICK_COMPILE, device_mesh
+from forced import device_mesh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
@@ -110,14 +110,28 @@ def cost_on(mesh: dict[str, int]) -> MeshCost:
 
 
 def chain_seconds(steps: tuple[Step, ...], shape: Shape, resharder: Resharder) -> float:
-    return sum(float(resharder.seconds(step, math.prod(shape) / step.shards, 4)) for step in steps)
+    return sum(float(resharder.seconds(step, 4 * math.prod(shape) / step.shards, 4)) for step in steps)
 
 
 def test_gathering_along_another_dimension_than_the_outermost_transposes() -> None:
     """Which takes longer than gathering does."""
     resharder = Resharder(cost_on({"x": 8}))
     outer, inner = (Step("all-gather", ("x",), ((), ()), 1, strided) for strided in (False, True))
-    assert 2 * resharder.seconds(outer, 512 * 512, 4) < resharder.seconds(inner, 512 * 512, 4)
+    assert 2 * resharder.seconds(outer, 2**20, 4) < resharder.seconds(inner, 2**20, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds"),
+    [
+        ((64, 64), ["all-gather"]),
+        ((512, 1024), ["all-to-all", "all-gather"]),
+        ((4, 2**19), ["all-gather"]),  # eight devices do not divide four rows
+    ],
+)
+def test_large_arrays_turn_before_they_are_gathered(shape: Shape, kinds: list[str]) -> None:
+    """Moving transposes a shard, gathering the whole array; but it is a collective more."""
+    path = Resharder(cost_on({"x": 8})).path(shape, 4, ((), ("x",)), ((), ()))
+    assert [step.kind for step in path] == kinds
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
@@ -161,7 +175,7 @@ def test_compiled_chains_are_exact(mesh: dict[str, int], capfd: pytest.CaptureFi
 
             start, end = (NamedSharding(devices, to_spec(layout)) for layout in (source, target))
             lowered = jax.jit(change, in_shardings=start, out_shardings=end).lower(array)
-            compiled = lowered.compile(compiler_options=QUICK_COMPILE)
+            compiled = lowered.compile()
             result = compiled(jax.device_put(array, start))
             message = f"{shape}: {source} to {target} by {steps}"
             np.testing.assert_array_equal(result, array, err_msg=message)
