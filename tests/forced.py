@@ -27,9 +27,6 @@ from planner.price import Priced
 from planner.specs import read_request
 from planner.trace import trace
 
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""The partitioner, which is under test, works as ever; only machine code is made with less care."""
-
 
 def device_mesh(**axes: int) -> Mesh:
     """The eight CPU devices, with Auto axes."""
@@ -76,7 +73,7 @@ def run_as_assigned(assignments: Sequence[Assignment], mesh: Mesh, args: Sequenc
         keep_unused=True,
     )
     arguments = [[np.asarray(leaf) for leaf in jax.tree.leaves(args)] for _ in assignments]
-    compiled = together.lower(arguments).compile(compiler_options=QUICK_COMPILE)
+    compiled = together.lower(arguments).compile()
     found = collectives(compiled.as_text(), dict(mesh.shape))
     return Run(compiled(jax.device_put(arguments, shardings)), bytes_by_kind(found))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 from cases import Case
-from forced import QUICK_COMPILE, device_mesh, differences, random_assignments
+from forced import device_mesh, differences, random_assignments
 from jax.sharding import Mesh, NamedSharding
 
 from planner.assignment import Assignment
@@ -123,7 +123,7 @@ def unsharded(cases: Sequence[Case]) -> list[tuple[list[Any], bool]]:
     def together(each: list[tuple[Any, ...]]) -> list[Any]:
         return [case.fn(*some) for case, some in zip(cases, each, strict=True)]
 
-    compiled = jax.jit(together, keep_unused=True).lower(args).compile(compiler_options=QUICK_COMPILE)
+    compiled = jax.jit(together, keep_unused=True).lower(args).compile()
     wanted, again = (list(map(jax.tree.leaves, compiled(args))) for _ in range(2))
     return [(first, not differences(second, first)) for first, second in zip(wanted, again, strict=True)]
 
@@ -189,7 +189,7 @@ def run(cases: Sequence[Prepared]) -> list[str]:
             keep_unused=True,
         )
         args = [jax.tree.leaves(cases[index].case.args) for index, _ in jobs]
-        compiled = together.lower(args).compile(compiler_options=QUICK_COMPILE)
+        compiled = together.lower(args).compile()
         for (index, assignment), found in zip(jobs, compiled(jax.device_put(args, shardings)), strict=True):
             wrong = differences(found, cases[index].wanted)
             if wrong and (cases[index].repeatable or "off" not in wrong[0]):
