@@ -16,7 +16,7 @@ from experiments import cli
 from experiments.report import write_report
 from experiments.report.data import read
 from experiments.report.page import CLOSER, OVERVIEW
-from experiments.runner.columns import KEY
+from experiments.runner.columns import COLUMNS, KEY
 from experiments.runner.directory import line_of
 from experiments.runner.loop import run_suite
 from experiments.runner.suite import Suite
@@ -72,12 +72,36 @@ def test_rows_of_real_runs_say_what_happened(results: Path) -> None:
     assert (planned.mesh_axes, planned.devices, planned.calls) == ("x=2 y=4", 8, 5)
     assert frame.loc["xla-propagation"].isna().predicted_step_seconds
     assert frame.loc["xla-propagation"].numerics == "ok"
+    assert (planned.times_plan, planned.times_plan_low, planned.times_plan_high) == (1.0, 1.0, 1.0)
+    propagated = frame.loc["xla-propagation"]
+    assert 0 < propagated.times_plan_low <= propagated.times_plan <= propagated.times_plan_high
+
+
+def test_the_plan_stands_by_what_took_turns_with_it(tmp_path: Path) -> None:
+    """Whatever the clock said of runs one after the other."""
+    wanted = {"ahead": (1.2, 1.1, 1.3), "level": (0.9, 0.8, 1.1), "behind": (0.5, 0.4, 0.6)}
+    lines = [",".join(COLUMNS) + "\n"]
+    for workload, ratios in wanted.items():
+        for strategy, seconds, times in (
+            ("planned", 1.0, (1, 1, 1)),
+            ("fsdp", 0.1, (3, 3, 3)),
+            ("replicated", 9, ratios),
+        ):
+            row = dict(zip(KEY, (workload, "test", "2x4", strategy, 1), strict=True))
+            row |= dict(zip(("times_plan", "times_plan_low", "times_plan_high"), times, strict=True))
+            lines.append(line_of({**row, "status": "ok", "measured_step_seconds": seconds}))
+    (tmp_path / "results.csv").write_text("".join(lines))
+    races = read(tmp_path).races
+    assert list(races.verdict) == [*wanted]
+    assert set(races.best) == {"replicated"}
+    assert read(tmp_path).speed_up() == pytest.approx((1.2 * 0.9 * 0.5) ** (1 / 3))
+    assert "ahead in 1, level in 1, behind in 1 of 3 cases" in write_report(tmp_path, figures=False).page.read_text()
 
 
 def test_a_page_without_runs_or_with_predictions_alone_is_made(results: Path, tmp_path: Path) -> None:
     head, first, *_ = (results / "results.csv").read_text().splitlines()
     row = dict(zip(head.split(","), first.split(","), strict=True))
-    row |= {name: "" for name in row if name.startswith(("measured", "compiled"))} | {"status": "predicted"}
+    row |= {name: "" for name in row if name.startswith(("measured", "compiled", "times"))} | {"status": "predicted"}
     for lines, count in (([], 0), ([",".join(row.values())], 1)):
         (tmp_path / "results.csv").write_text("\n".join([head, *lines, ""]))
         made = write_report(tmp_path, figures=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from costmodel import CostModel
-from experiments.runner import details
+from experiments.runner import details, turns
 from experiments.runner import measure as trials
 from experiments.runner.columns import COLUMNS
 from experiments.runner.measure import measure
@@ -35,6 +35,26 @@ def test_less_memory_is_kept() -> None:
     assert none["status"] == "infeasible"
     assert "no plan fits" in none["error"]
     assert "predicted_step_seconds" not in none
+
+
+def test_layouts_take_turns_with_the_plan() -> None:
+    planned, _ = measured("mlp", "planned", mesh="8")
+    assert planned["times_plan_low"] == planned["times_plan"] == 1
+    replicated, _ = measured("mlp", "replicated", mesh="8", calls=7)
+    assert replicated["times_plan_low"] > 1, "eight devices do the same work on two cores"
+    same, _ = measured("sum-axis", "data-parallel", mesh="8")
+    assert same["times_plan"] == 1, "one program"
+    alone, _ = measured("mlp", "replicated", mesh="8", profile=None, calls=1)
+    assert alone["times_plan_low"] == alone["times_plan"] == alone["times_plan_high"], "one call"
+
+
+def test_less_memory_takes_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    less, _ = measured("sigmoid-layer-grad", "planned@90%")
+    assert less["times_plan"] > 0
+    monkeypatch.setattr(turns, "MEMORY_PART", 1e-6)
+    alone, _ = measured("sigmoid-layer-grad", "planned@90%")
+    assert alone["status"] == "ok"
+    assert "times_plan" not in alone, "there is no room for both"
 
 
 def test_a_machine_that_is_not_here_is_predicted_for() -> None:

@@ -17,8 +17,8 @@ from experiments.runner.columns import KEY, frame_of
 from experiments.runner.directory import Damage, details_path, read_results, read_suite_record
 
 STEPS = [
-    "case", "strategy", "kind", "measured", "low", "high", "predicted", "predicted_peak", "compiled_peak", "compute",
-    "overhead",
+    "case", "strategy", "kind", "measured", "low", "high", "times_plan", "times_plan_low", "times_plan_high",
+    "predicted", "predicted_peak", "compiled_peak", "compute", "overhead",
 ]  # fmt: skip
 
 
@@ -51,17 +51,17 @@ class Results:
         """A row for each case and strategy that was timed or predicted, over all repeats.
 
         `measured`, `predicted`: seconds, medians over the repeats. `low`, `high`: the least and the greatest of the
-        repeats' medians, or where there is one repeat the middle half of its calls.
+        repeats' medians, or where there is one repeat the middle half of its calls. `times_plan`, with `_low` and
+        `_high`: step time over the plan's where they took turns; of several repeats the median, least and greatest.
         """
         ran = self.frame[self.frame.status.isin(["ok", "predicted"])]
         rows = []
         for (case, strategy), part in ran.groupby(["case", "strategy"], sort=False):
             measured = part.measured_step_seconds
             one = part.iloc[0]
+            repeated = len(part) > 1
             low, high = (
-                (measured.min(), measured.max())
-                if len(part) > 1
-                else (one.measured_p25_seconds, one.measured_p75_seconds)
+                (measured.min(), measured.max()) if repeated else (one.measured_p25_seconds, one.measured_p75_seconds)
             )
             rows.append(
                 {
@@ -71,6 +71,9 @@ class Results:
                     "measured": measured.median(),
                     "low": low,
                     "high": high,
+                    "times_plan": part.times_plan.median(),
+                    "times_plan_low": part.times_plan.min() if repeated else one.times_plan_low,
+                    "times_plan_high": part.times_plan.max() if repeated else one.times_plan_high,
                     "predicted": part.predicted_step_seconds.median(),
                     "predicted_peak": part.predicted_peak_bytes.median(),
                     "compiled_peak": part.compiled_peak_bytes.median(),
@@ -82,16 +85,21 @@ class Results:
 
     @cached_property
     def races(self) -> pd.DataFrame:
-        """For each case the plan's time over that of the best layout by hand: `planned`, `best` (its name), `ratio`."""
+        """For each case how the plan stands against the best layout by hand, `best`, where they took turns.
+
+        `planned`: the plan's seconds. `speed_up`: the best one's time over the plan's. `verdict`: ahead or behind where
+        that is beyond noise, else level.
+        """
         rows = []
-        for case, part in self.steps.dropna(subset=["measured"]).groupby("case", sort=False):
+        for case, part in self.steps.dropna(subset=["times_plan"]).groupby("case", sort=False):
             by_hand = part[part.kind == "by hand"]
             planned = part[part.strategy == "planned"]
             if len(by_hand) and len(planned):
-                best = by_hand.sort_values("measured").iloc[0]
-                time = planned.measured.iloc[0]
-                rows.append({"case": case, "planned": time, "best": best.strategy, "ratio": time / best.measured})
-        return pd.DataFrame(rows, columns=["case", "planned", "best", "ratio"])
+                best = by_hand.sort_values("times_plan").iloc[0]
+                beyond = "ahead" if best.times_plan_low > 1 else "behind" if best.times_plan_high < 1 else "level"
+                row = {"case": case, "planned": planned.measured.iloc[0], "best": best.strategy}
+                rows.append({**row, "speed_up": best.times_plan, "verdict": beyond})
+        return pd.DataFrame(rows, columns=["case", "planned", "best", "speed_up", "verdict"])
 
     def details(self, case: str, strategy: str) -> Mapping[str, Any]:
         """Of the first run that has some; empty if none has."""
@@ -104,9 +112,9 @@ class Results:
             return found
         return {}
 
-    def geometric_mean_ratio(self) -> float:
-        """The plan's time over that of the best layout by hand, over all cases."""
-        return float(np.exp(np.log(self.races.ratio).mean())) if len(self.races) else float("nan")
+    def speed_up(self) -> float:
+        """Time of the best layout by hand over the plan's: the geometric mean over all cases; NaN without any."""
+        return float(np.exp(np.log(self.races.speed_up).mean()))
 
 
 def read(directory: Path) -> Results:

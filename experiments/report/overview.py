@@ -19,39 +19,43 @@ ROW = 34
 
 def against_plan(results: Results) -> Figure | None:
     """Measured step time of every layout over that of the plan, a line for each case."""
-    steps = results.steps.dropna(subset=["measured"])
-    planned = steps[steps.strategy == "planned"].set_index("case").measured
-    others = steps[steps.case.isin(planned.index) & (steps.strategy != "planned")]
-    if others.empty:
+    steps = results.steps.dropna(subset=["times_plan"])
+    frame = steps[steps.strategy != "planned"].assign(measured_ms=steps.measured * 1e3)
+    if frame.empty:
         return None
-    times = planned.loc[others.case].to_numpy()
-    frame = others.assign(ratio=others.measured / times, low=others.low / times, high=others.high / times)
-    frame = frame.assign(measured_ms=frame.measured * 1e3, planned_ms=times * 1e3)
     names, colours = domain(KIND_COLOURS, list(frame.kind))
-    span = [min(0.8, frame.ratio.min() * 0.95), frame.ratio.max() * 1.05]
+    span = [min(0.8, frame.times_plan_low.min() * 0.95), frame.times_plan_high.max() * 1.05]
     place = alt.Y("case:N", title=None, sort=None)
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours))
+    noise = (
+        alt.Chart(frame)
+        .mark_rule(opacity=0.6)
+        .encode(x=alt.X("times_plan_low:Q"), x2="times_plan_high:Q", y=place, color=colour)
+    )
     dots = (
         alt.Chart(frame)
         .mark_circle(size=90, opacity=0.85)
         .encode(
             x=alt.X(
-                "ratio:Q",
+                "times_plan:Q",
                 title="step time over the plan's",
                 scale=alt.Scale(type="log", domain=span, nice=False),
                 axis=alt.Axis(format="~g", values=round_numbers(*span)),
             ),
             y=place,
-            color=alt.Color("kind:N", scale=alt.Scale(domain=names, range=colours)),
+            color=colour,
             tooltip=[
                 alt.Tooltip("strategy:N", title="layout"),
-                alt.Tooltip("ratio:Q", title="times the plan's", format=".3~g"),
+                alt.Tooltip("times_plan:Q", title="times the plan's", format=".3~g"),
+                alt.Tooltip("times_plan_low:Q", title="at least", format=".3~g"),
+                alt.Tooltip("times_plan_high:Q", title="at most", format=".3~g"),
                 alt.Tooltip("measured_ms:Q", title="measured, ms", format=".3~g"),
-                alt.Tooltip("planned_ms:Q", title="the plan, ms", format=".3~g"),
             ],
         )
     )
-    one = alt.Chart(pd.DataFrame({"ratio": [1.0]})).mark_rule(color=KIND_COLOURS["planned"], size=2).encode(x="ratio:Q")
-    return alt.layer(one, dots).properties(height=ROW * frame.case.nunique())
+    plan = alt.Chart(pd.DataFrame({"times_plan": [1.0]}))
+    one = plan.mark_rule(color=KIND_COLOURS["planned"], size=2).encode(x="times_plan:Q")
+    return alt.layer(one, noise, dots).properties(height=ROW * frame.case.nunique())
 
 
 def predicted_against_measured(results: Results) -> Figure | None:

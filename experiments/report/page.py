@@ -63,8 +63,8 @@ OVERVIEW = (
     Section(
         "against-plan",
         "Is the plan faster?",
-        "Each dot is a layout: its measured step time over the plan's, which is the line at 1. Dots to the right of it "
-        "are slower than the plan.",
+        "Each dot is a layout: its measured step time over the plan's, which is the line at 1; the two were timed in "
+        "turns. Dots to the right of it are slower than the plan. The thin line is what noise may make of it.",
         overview.against_plan,
     ),
     Section(
@@ -198,12 +198,12 @@ def _tiles(results: Results) -> Iterator[tuple[str, str, str]]:
     yield "Runs", f"{int(good.sum())}", f"{failed} failed" if failed else "none failed"
     races = results.races
     if len(races):
-        ahead = int((races.ratio < 1).sum())
-        faster = 1 / results.geometric_mean_ratio()
+        counts = races.verdict.value_counts()
+        stands = ", ".join(f"{word} in {counts[word]}" for word in ("ahead", "level", "behind") if word in counts)
         yield (
             "Speed against the best layout by hand",
-            f"{faster:.2f}×",
-            f"geometric mean; ahead in {ahead} of {_count(len(races), 'case')}",
+            f"{results.speed_up():.2f}×",
+            f"geometric mean; {stands} of {_count(len(races), 'case')}",
         )
     steps = results.steps.dropna(subset=["measured", "predicted"])
     if len(steps):
@@ -301,8 +301,8 @@ def _drift(frame: pd.DataFrame) -> str:
     low, high = times.quantile([0.1, 0.9])
     return (
         f"A fixed product, timed beside every run, took {low * 1e3:.3g} to {high * 1e3:.3g} ms (80 % of the runs): the "
-        f"machine's own speed varied by a factor of {high / low:.2f}. Layouts nearer to each other than that are not "
-        f"told apart; repeats would help."
+        f"machine's own speed varied by a factor of {high / low:.2f}. Ratios to the plan do not suffer from that, the "
+        f"two took turns; times of different runs, and predictions held against them, do."
     )
 
 

@@ -100,6 +100,13 @@ def _columns() -> Iterator[Column]:
     )
     yield from (Column(name, "real", "s", meaning) for name, meaning in seconds)
     yield Column("calls", "whole", "1", "steps that were timed")
+    beside = "median step time over the plan's, the two taking turns; 1 where they are one program"
+    ratios = (
+        ("times_plan", f"{beside}; empty where memory does not take both"),
+        ("times_plan_low", "2.5 % of the ratios that resampling those steps gives are less"),
+        ("times_plan_high", "2.5 % of them are more"),
+    )
+    yield from (Column(name, "real", "1", meaning) for name, meaning in ratios)
     yield Column(
         "reference_seconds",
         "real",

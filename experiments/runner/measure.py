@@ -21,12 +21,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from costmodel import CostModel
 from executor import Audit, CompiledCollective, calibrate, check
 from executor.audit import compile_watched, held_against
-from executor.race import Program, lower, race
+from executor.race import Program, lower
 from experiments import arguments
 from experiments.arguments import Target
 from experiments.baselines import NotApplicable, layout, memory_part
 from experiments.results import processor, revision
-from experiments.runner import details
+from experiments.runner import details, turns
 from experiments.runner.columns import KINDS, QUANTILES, column_of
 from experiments.runner.trial import Trial
 from planner import Collective, Infeasible, Plan, ProfileError, plan
@@ -83,7 +83,7 @@ def run(trial: Trial, found: Findings) -> None:
         NotApplicable: there is no such layout.
     """
     target = arguments.target(trial.workload, trial.size)
-    chosen = planned(trial, target)
+    free, chosen = planned(trial, target)
     other = layout(chosen, trial.strategy, trial.dimensions, trial.seed)
     by_plan = trial.strategy != "xla-propagation"
     found.row.update(about_mesh(other))
@@ -102,9 +102,9 @@ def run(trial: Trial, found: Findings) -> None:
     args = target.make_args(jax.random.key(trial.seed))
     program = Program((trial.strategy,), other, compiled, found.row["compile_seconds"])
     before = reference_seconds(other.mesh)
-    (samples,) = race([program], args, least_rounds=trial.calls, least_seconds=trial.seconds)
+    samples, against_plan = turns.timed(trial, program, lowered, held.compiled_peak_bytes, free, args)
     reference = float(np.mean([before, reference_seconds(other.mesh)]))
-    found.row.update(about_samples(samples), reference_seconds=reference)
+    found.row.update(about_samples(samples), reference_seconds=reference, **against_plan)
     found.details["samples"] = list(samples)
     if trial.check:
         checked = check(other, args, program=compiled)
@@ -126,13 +126,16 @@ def reference_seconds(mesh: Mesh) -> float:
     return float(np.median(times))
 
 
-def planned(trial: Trial, target: Target) -> Plan:
-    """The plan; where another layout is wanted, without a search."""
+def planned(trial: Trial, target: Target) -> tuple[Plan, Plan]:
+    """The plan, and the one within a part of its memory where that is wanted, or else the same.
+
+    Where another layout is wanted that no device will run, there is no search.
+    """
     sizes = arguments.shape(trial.mesh)
     on = arguments.device_mesh(sizes) if sizes else trial.mesh
     model = CostModel.read(trial.profile) if trial.profile is not None and sizes else None
     part = memory_part(trial.strategy)
-    searches = part is not None or trial.strategy in ("planned", "xla-propagation")
+    searches = bool(sizes) or part is not None or trial.strategy in ("planned", "xla-propagation")
 
     def within(memory_limit: float | None) -> Plan:
         return plan(
@@ -146,7 +149,7 @@ def planned(trial: Trial, target: Target) -> Plan:
         )
 
     free = within(None)
-    return free if part is None else within(part * free.prediction.peak_bytes)
+    return free, free if part is None else within(part * free.prediction.peak_bytes)
 
 
 def lower_propagated(planned: Plan, target: Target) -> jax.stages.Lowered:
