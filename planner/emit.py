@@ -27,7 +27,7 @@ from planner.decisions import Use
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, solve_operands
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
-from planner.rules import ruled_call_p
+from planner.rules import roll, roll_p, ruled_call_p
 
 
 def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
@@ -83,6 +83,8 @@ class _Emitter:
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
         if op.primitive is jex_primitives.sharding_constraint_p:
             return operands
+        if op.primitive is roll_p:
+            return [roll(*operands, **op.params)]
         if op.primitive in ON_SHARDS:
             run = ON_SHARDS[op.primitive](op)
             return self.on_shards(run, op, operands) if op in self.decisions.members else run(*operands)

@@ -70,7 +70,9 @@ COSTLY = frozenset(
 )  # fmt: skip
 """Elementwise ops (and gathers) that XLA computes once only."""
 
-MOVES = frozenset({"transpose", "rev", "slice", "split", "pad", "concatenate", "dynamic_update_slice", "gather"})
+JOINS = frozenset({"concatenate", "roll"})
+
+MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
 
 LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"}) - {"threefry2x32"}
 """Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
@@ -94,7 +96,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice":
         return SLICE
-    if op.name not in LOOPS or op.effects or (op.name == "concatenate" and joined_apart(op)):
+    if op.name not in LOOPS or op.effects or (op.name in JOINS and joined_apart(op)):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
@@ -105,7 +107,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
 
 
 def joined_apart(op: Op) -> bool:
-    """Whether a concatenation is a kernel of its own."""
+    """Whether a concatenation, or the one that a roll ends with, is a kernel of its own."""
     result = op.results[0]
     row_bytes = result.shape[-1] * result.itemsize
     by_rows = result.rank > 1 and op.params["dimension"] == result.rank - 1

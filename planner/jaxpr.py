@@ -1,9 +1,9 @@
 """From a jaxpr to a graph.
 
 On the way `jit` and its like are inlined, dead code is dropped, common subexpressions are merged (XLA would merge them
-too, and then pay once for what the plan had priced twice) and transpositions are folded into the contractions before
-them. Loops, branches, `remat` and custom derivatives stay as ops with bodies, because the emitted program must keep
-them; the planner looks inside.
+too, and then pay once for what the plan had priced twice), transpositions are folded into the contractions before
+them, and the slices that roll an array into one op. Loops, branches, `remat` and custom derivatives stay as ops with
+bodies, because the emitted program must keep them; the planner looks inside.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import source_line
+from planner.fold_rolls import fold_rolls
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, check, solve_operands
 from planner.simplify import fold_transpositions
 from planner.trace import Traced
@@ -52,7 +53,7 @@ class _Builder:
     def body(self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Value, ...]) -> Body:
         ops: list[Op] = []
         outputs = self.inline(jaxpr, consts, inputs, ops, {})
-        return Body(inputs, outputs, fold_transpositions(_live(ops, outputs), outputs))
+        return Body(inputs, outputs, _simplified(ops, outputs))
 
     def fresh_body(self, jaxpr: jex_core.Jaxpr, consts: Any) -> Body:
         return self.body(jaxpr, consts, tuple(_value(var.aval) for var in jaxpr.invars))
@@ -64,7 +65,7 @@ class _Builder:
         ops: list[Op] = []
         read = [inputs[position] for position in solve_operands(eqn.params)]
         outputs = self.inline(solve.jaxpr, solve.consts, tuple(read), ops, {})
-        return Body(inputs, outputs, fold_transpositions(_live(ops, outputs), outputs))
+        return Body(inputs, outputs, _simplified(ops, outputs))
 
     def inline(
         self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Atom, ...], ops: list[Op], seen: dict[Any, Op]
@@ -218,6 +219,10 @@ def _expression_key(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> Any:
     except TypeError:
         return None
     return key
+
+
+def _simplified(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:
+    return fold_rolls(fold_transpositions(_live(ops, outputs), outputs), outputs)
 
 
 def _live(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:

@@ -11,6 +11,7 @@ from costmodel.model import MeshCost
 from planner.decisions import Member
 from planner.graph import Op, Value, aval_of
 from planner.layout import Layout, shard_count
+from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy
 from planner.work import Work
 
@@ -133,11 +134,9 @@ def calls(around: Sequence[Op]) -> float:
     return math.prod(op.trips / (len(op.bodies) if op.name == "cond" else 1) for op in around)
 
 
-def halo_factors(member: Member) -> tuple[tuple[int, int], ...]:
-    """The factors over which neighbours exchange elements, with how many."""
-    return tuple(
-        (member.factor[name], count) for name, count in member.rule.permutation.items() if name in member.factor
-    )
+def halo_factors(member: Member) -> tuple[tuple[int, Halo], ...]:
+    """The factors over which neighbours exchange elements, with how many from before and from after."""
+    return tuple((member.factor[name], halo) for name, halo in member.rule.permutation.items() if name in member.factor)
 
 
 def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
@@ -157,9 +156,9 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
         kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
         for result, pattern in zip(member.op.results, member.rule.results, strict=True):
             found.append((kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)))
-    for factor, exchanged in halo_factors(member):
+    for factor, halo in halo_factors(member):
         axes = strategy.axes[factor]
-        if not axes or not exchanged:
+        if not axes:
             continue
         for value, pattern in zip(member.op.operands, member.rule.operands, strict=True):
             dims = member.dims(pattern)
@@ -167,8 +166,8 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
                 if isinstance(value, Value) and factor in factors:
                     layout = strategy.layout(dims)
                     rows = value.shape[dim] // shard_count(layout[dim], sizes)
-                    border = _shard_bytes(value, layout, sizes) / rows * exchanged / 2
-                    found += [("collective-permute", axes, border)] * 2
+                    row_bytes = _shard_bytes(value, layout, sizes) / rows
+                    found += [("collective-permute", axes, row_bytes * count) for count in halo if count]
     return found
 
 

@@ -29,6 +29,7 @@ from planner.opcost import (
 )
 from planner.problem import Edge, Problem
 from planner.reshard import Resharder
+from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy, enumerate_strategies
 from planner.work import Work, works
 
@@ -155,7 +156,7 @@ class _Pricing:
         found: Iterable[Strategy],
         sizes: Sequence[int],
         pinned: Sequence[tuple[str, ...] | None],
-        halos: Sequence[tuple[int, int]],
+        halos: Sequence[tuple[int, Halo]],
     ) -> tuple[Strategy, ...]:
         return tuple(
             strategy
@@ -163,7 +164,7 @@ class _Pricing:
             if all(pin is None or pin == axes for pin, axes in zip(pinned, strategy.axes, strict=True))
             and all(
                 # A halo reaches no further than the next shard.
-                halo <= sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
+                sum(halo) <= sizes[factor] // shard_count(strategy.axes[factor], self.sizes)
                 for factor, halo in halos
             )
         )

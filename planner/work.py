@@ -14,7 +14,7 @@ from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
-from planner.fusion import NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, traits
+from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.rearrange import rearranged
 from planner.rules import kernel_flops
@@ -32,7 +32,7 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("random_bits", "threefry2x32"), "random"),
     **dict.fromkeys(("sort", "top_k"), "sort"),
     "gather": "gather",
-    "concatenate": "concatenate",
+    **dict.fromkeys(JOINS, "concatenate"),
     "pad": "pad",
 }
 """The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""

@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend.core import primitives as p
 
 from planner.rules.registry import register
-from planner.rules.rule import Aval, DimSpec, ShardingRule, replicated
+from planner.rules.rule import Aval, DimSpec, Halo, ShardingRule, replicated
 
 _DotDims = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -67,7 +67,7 @@ def _convolution(
     halos = _halos(operands, results, dimension_numbers, **params)
     if feature_group_count == 1 and kernel_features > 1:
         # Together with sharded output features, XLA gives wrong numbers for windows across borders.
-        halos = {axis: halo for axis, halo in halos.items() if halo == 0}
+        halos = {axis: halo for axis, halo in halos.items() if halo == (0, 0)}
     spatial = [f"s{axis}" if axis in halos else None for axis in range(len(lhs_spec) - 2)]
     return ShardingRule.of(
         operands,
@@ -75,7 +75,7 @@ def _convolution(
         [_placed(lhs_spec, *lhs, *spatial), _placed(rhs_spec, *rhs)],
         [_placed(out_spec, *out, *spatial)],
         reduce=["in"] if "in" in lhs else [],
-        permute={f"s{axis}": halo for axis, halo in halos.items() if halo > 0},
+        permute={f"s{axis}": halo for axis, halo in halos.items() if halo != (0, 0)},
     )
 
 
@@ -97,7 +97,7 @@ def _halos(
     lhs_dilation: Sequence[int],
     rhs_dilation: Sequence[int],
     **params: Any,
-) -> dict[int, int]:
+) -> dict[int, Halo]:
     """The spatial dimensions that may be sharded, and how many elements cross each border.
 
     That is where each shard of the result needs the same shard of the operand and a few neighbours: stride
@@ -113,5 +113,5 @@ def _halos(
         halo = operands[1].shape[rhs_spec[axis + 2]] - 1
         kept = results[0].shape[out_spec[axis + 2]] == size and min(pads) >= 0
         if step == (1, 1, 1) and kept and 4 * halo <= size:
-            halos[axis] = halo
+            halos[axis] = (pads[0], pads[1])
     return halos

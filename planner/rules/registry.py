@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from jax.extend.core import Primitive
 
 from planner.rules.pattern import Shape
-from planner.rules.rule import Aval, ShardingRule, replicated
+from planner.rules.rule import Aval, Halo, ShardingRule, replicated
 from planner.rules.shardy import shardy_rule
 
 RuleFn: TypeAlias = Callable[..., ShardingRule]
@@ -54,7 +54,7 @@ def register_rule(
     *,
     reduce: str = "",
     replicate: str = "",
-    permute: Mapping[str, int] | None = None,
+    permute: Mapping[str, Halo] | None = None,
     flops: FlopsFn | None = None,
 ) -> None:
     """Give a primitive its sharding rule as a pattern; `ShardingRule.parse` says how patterns are written.

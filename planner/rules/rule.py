@@ -28,6 +28,10 @@ DimSpec: TypeAlias = str | Sequence[str] | None
 """One dimension as rules write it: a factor, several factors (major first), or None for never sharded."""
 
 
+Halo: TypeAlias = tuple[int, int]
+"""How many elements a shard needs of the one before it, and of the one after."""
+
+
 class Aval(Protocol):
     """What a rule sees of an array; jax's ``ShapedArray`` and ``ShapeDtypeStruct`` are two."""
 
@@ -56,8 +60,8 @@ class ShardingRule:
     sizes: Mapping[str, int] = field(hash=False)
     reduction: frozenset[str] = frozenset()
     replication: frozenset[str] = frozenset()
-    permutation: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Halo factors, each with the elements along it that cross a border of shards, both sides together."""
+    permutation: Mapping[str, Halo] = field(default_factory=dict, hash=False)
+    """Halo factors, each with the elements along it that a shard needs of the one before and of the one after."""
 
     def __post_init__(self) -> None:
         roles = [*self.reduction, *self.replication, *self.permutation]
@@ -84,7 +88,7 @@ class ShardingRule:
         result_shapes: Sequence[Shape],
         reduce: str = "",
         replicate: str = "",
-        permute: Mapping[str, int] | None = None,
+        permute: Mapping[str, Halo] | None = None,
     ) -> ShardingRule:
         """The rule that an einops-like pattern describes, for arrays of these shapes.
 
@@ -119,7 +123,7 @@ class ShardingRule:
         result_dims: Iterable[Sequence[DimSpec]],
         reduce: Iterable[str] = (),
         replicate: Iterable[str] = (),
-        permute: Mapping[str, int] | None = None,
+        permute: Mapping[str, Halo] | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> ShardingRule:
         """The rule with these factors for each dimension of these arrays.
@@ -150,7 +154,7 @@ class ShardingRule:
 
     def __str__(self) -> str:
         arrays = [", ".join(map(render, side)) for side in (self.operands, self.results)]
-        halos = (f"{factor} by {elements}" for factor, elements in self.permutation.items())
+        halos = (f"{factor} by {before}+{after}" for factor, (before, after) in self.permutation.items())
         roles = {
             "reduce": sorted(self.reduction),
             "replicate": sorted(self.replication),
@@ -176,7 +180,7 @@ def _from_dims(
     result_shapes: Sequence[Shape],
     reduce: Iterable[str],
     replicate: Iterable[str],
-    permute: Mapping[str, int],
+    permute: Mapping[str, Halo],
     given_sizes: Mapping[str, int],
 ) -> ShardingRule:
     """Infer the sizes of factors from shapes, drop those of size one, and check the rest."""

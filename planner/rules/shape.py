@@ -2,7 +2,7 @@
 
 Where an op cuts, shifts or joins along a dimension, every element would change its device; XLA's partitioner
 then does worse than gathering (three all-to-alls to concatenate two arrays), so such a dimension stays whole
-and the plan prices the gather.
+and the plan prices the gather. Rolls are the exception (`roll.py`).
 """
 
 from __future__ import annotations
