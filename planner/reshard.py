@@ -41,23 +41,27 @@ class Step:
     strided: bool = False
 
 
-def chains(shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
+def chains(
+    shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh, *, turning: bool
+) -> tuple[tuple[Step, ...], ...]:
     """The chains worth pricing, of which the first is always there: see `_gathering`, `_moving` and `_turning`.
 
     Args:
         shape: the array's global shape.
         source, target: layouts that divide it.
         mesh: (axis, size) pairs.
+        turning: whether gathering along another dimension than the outermost transposes, so that moving first may pay.
     """
-    gathering, *others = _ways(source, target, mesh)
+    gathering, *others = _ways(source, target, mesh, turning)
     sizes = dict(mesh)
     return gathering, *(way for way in others if all(divides(shape, step.layout, sizes) for step in way))
 
 
 @lru_cache(maxsize=1 << 18)
-def _ways(source: Layout, target: Layout, mesh: Mesh) -> tuple[tuple[Step, ...], ...]:
+def _ways(source: Layout, target: Layout, mesh: Mesh, turning: bool) -> tuple[tuple[Step, ...], ...]:
     """The different chains for an array of any shape; the layouts on the way of all but the first may not divide it."""
-    return tuple(dict.fromkeys(way(source, target, mesh) for way in (_gathering, _moving, _turning)))
+    ways = (_gathering, _moving, _turning) if turning else (_gathering, _moving)
+    return tuple(dict.fromkeys(way(source, target, mesh) for way in ways))
 
 
 class _Walk:
@@ -180,6 +184,8 @@ class Resharder:
     def __init__(self, cost: MeshCost):
         self.cost = cost
         self.mesh: Mesh = tuple(cost.axis_sizes.items())
+        self.transposes = cost.backend == "cpu"
+        """Whether gathering along another dimension than the outermost does."""
         self._paths: dict[tuple[tuple[int, ...], int, Layout, Layout], tuple[Step, ...]] = {}
         self._tables: dict[int, _Table] = {}
         self._matrices: dict[object, np.ndarray] = {}
@@ -193,7 +199,7 @@ class Resharder:
             def seconds(steps: tuple[Step, ...]) -> float:
                 return sum(float(self.seconds(step, nbytes / step.shards, itemsize)) for step in steps)
 
-            self._paths[key] = min(chains(shape, source, target, self.mesh), key=seconds)
+            self._paths[key] = min(chains(shape, source, target, self.mesh, turning=self.transposes), key=seconds)
         return self._paths[key]
 
     def seconds(self, step: Step, nbytes: float | np.ndarray, itemsize: int) -> np.ndarray:
@@ -205,7 +211,7 @@ class Resharder:
         if step.kind == "slice":
             return self.cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32")
         seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
-        if not (step.strided and self.cost.backend == "cpu"):
+        if not (step.strided and self.transposes):
             return seconds
         return seconds + self.cost.rearrange_seconds(nbytes, itemsize)
 
@@ -215,7 +221,7 @@ class Resharder:
         """Seconds from every source to every target layout, `[len(sources), len(targets)]`."""
         key = (shape, itemsize, tuple(sources), tuple(targets))
         if key not in self._matrices:
-            table = self._tables.setdefault(len(shape), _Table(self.mesh))
+            table = self._tables.setdefault(len(shape), _Table(self.mesh, self.transposes))
             pairs = table.pairs(sources, targets)
             self._matrices[key] = table.seconds(shape, itemsize, self)[pairs]
         return self._matrices[key]
@@ -229,8 +235,8 @@ class _Table:
     need it to divide the array.
     """
 
-    def __init__(self, mesh: Mesh):
-        self._mesh = mesh
+    def __init__(self, mesh: Mesh, turning: bool):
+        self._mesh, self._turning = mesh, turning
         self._layouts: dict[Layout, int] = {}
         self._pairs = np.zeros((0, 0), dtype=np.int64)
         self._first: list[int] = []
@@ -252,7 +258,7 @@ class _Table:
 
     def _add(self, source: Layout, target: Layout) -> None:
         self._first.append(self._cells)
-        for option, way in enumerate(_ways(source, target, self._mesh)):
+        for option, way in enumerate(_ways(source, target, self._mesh, self._turning)):
             for step in way:
                 alike = self._steps.setdefault((step.kind, step.axes, step.strided), (step, []))
                 alike[1].append((self._cells, step.shards))

@@ -79,7 +79,7 @@ def check_step(before: Layout, step: Step, shape: Shape, mesh: dict[str, int]) -
 @given(changes())
 def test_every_chain_is_legal_and_arrives(change: tuple[Shape, Layout, Layout, dict[str, int]]) -> None:
     shape, source, target, mesh = change
-    for steps in chains(shape, source, target, tuple(mesh.items())):
+    for steps in chains(shape, source, target, tuple(mesh.items()), turning=True):
         layout = source
         for step in steps:
             check_step(layout, step, shape, mesh)
@@ -101,7 +101,7 @@ def test_every_chain_is_legal_and_arrives(change: tuple[Shape, Layout, Layout, d
 )
 def test_known_ways(source: Layout, target: Layout, kinds: list[str]) -> None:
     """One collective where one will do."""
-    shortest = min(chains((16, 16), source, target, (("x", 2), ("y", 4))), key=len)
+    shortest = min(chains((16, 16), source, target, (("x", 2), ("y", 4)), turning=True), key=len)
     assert [step.kind for step in shortest] == kinds
 
 
@@ -144,9 +144,9 @@ def test_matrix_holds_the_price_of_the_path_taken(mesh: dict[str, int]) -> None:
         for row, source in enumerate(layouts[::2]):
             for column, target in enumerate(layouts):
                 path = resharder.path(shape, 4, source, target)
-                assert path in chains(shape, source, target, resharder.mesh)
+                assert path in chains(shape, source, target, resharder.mesh, turning=True)
                 assert matrix[row, column] == pytest.approx(chain_seconds(path, shape, resharder))
-                for option in chains(shape, source, target, resharder.mesh):
+                for option in chains(shape, source, target, resharder.mesh, turning=True):
                     assert matrix[row, column] <= chain_seconds(option, shape, resharder) * (1 + 1e-9)
 
 
@@ -166,7 +166,7 @@ def test_compiled_chains_are_exact(mesh: dict[str, int], capfd: pytest.CaptureFi
     devices = device_mesh(**mesh)
     for shape, source, target in random_changes(mesh, 60):
         array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-        for steps in chains(shape, source, target, tuple(mesh.items())):
+        for steps in chains(shape, source, target, tuple(mesh.items()), turning=True):
 
             def change(x: jax.Array, steps: tuple[Step, ...] = steps) -> jax.Array:
                 for step in steps:
