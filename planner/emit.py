@@ -81,15 +81,11 @@ class _Emitter:
         """Binds one op on operands laid out as its strategy wants them."""
         uses = self.decisions.operands.get(op, (None,) * len(op.operands))
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
-        if op.primitive is jex_primitives.sharding_constraint_p:
-            return operands
-        if op.primitive is roll_p:
-            return [roll(*operands, **op.params)]
+        if op.primitive in REWRITTEN:
+            return REWRITTEN[op.primitive](op, *operands)
         if op.primitive in ON_SHARDS:
             run = ON_SHARDS[op.primitive](op)
             return self.on_shards(run, op, operands) if op in self.decisions.members else run(*operands)
-        if op.primitive is jex_primitives.dynamic_update_slice_p:
-            operands = [*operands[:2], *_clamped(*operands)]
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
@@ -169,8 +165,8 @@ def _transform(op: Op) -> Callable[..., Sequence[Any]]:
     return lambda array: [_in_rows(op.primitive.bind(_in_rows(array), **op.params))]
 
 
-def _clamped(array: Any, update: Any, *starts: Any) -> list[Any]:
-    """Where an update begins, moved to where all of it lies inside the array.
+def _update(op: Op, array: Any, update: Any, *starts: Any) -> Sequence[Any]:
+    """An update of a slice, with its beginning moved to where all of it lies inside the array.
 
     The op is defined to do so itself; but XLA's partitioner, where it splits a dimension in which the update has one
     element, drops an update that begins outside.
@@ -179,13 +175,20 @@ def _clamped(array: Any, update: Any, *starts: Any) -> list[Any]:
     for start, size, width in zip(map(jnp.asarray, starts), array.shape, update.shape, strict=True):
         last = min(size - width, jnp.iinfo(start.dtype).max)
         found.append(lax.clamp(jnp.asarray(0, start.dtype), start, jnp.asarray(last, start.dtype)))
-    return found
+    return [op.primitive.bind(array, update, *found, **op.params)]
 
 
 def _in_rows(array: Any) -> Any:
     """The array in row-major memory."""
     return with_layout_constraint(array, MemoryLayout(tuple(range(array.ndim))))
 
+
+REWRITTEN: Mapping[jex_core.Primitive, Callable[..., Sequence[Any]]] = {
+    jex_primitives.sharding_constraint_p: lambda op, array: [array],
+    jex_primitives.dynamic_update_slice_p: _update,
+    roll_p: lambda op, array: [roll(array, **op.params)],
+}
+"""What is emitted in place of an op, given the op and its operands; what a constraint asks for, the layouts do."""
 
 ON_SHARDS: Mapping[jex_core.Primitive, Callable[[Op], Callable[..., Sequence[Any]]]] = {
     ruled_call_p: lambda op: op.params["ruled"].fn,

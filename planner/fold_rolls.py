@@ -6,7 +6,6 @@ pad(g[:k], (n - k, 0)) + pad(g[k:], (0, n - k))                its gradient, a r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
-from planner.graph import Atom, Op, Value, aval_of
+from planner.graph import Atom, Op, Value, aval_of, read_counts
 from planner.rules.roll import roll_p
 
 
@@ -37,8 +36,7 @@ class _Piece:
 
 def fold_rolls(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op, ...]:
     """The ops of a body with a `roll` for each of those that make one, where nothing else reads their slices."""
-    reads = Counter(atom for op in ops for atom in op.operands if isinstance(atom, Value))
-    reads.update(atom for atom in outputs if isinstance(atom, Value))
+    reads = read_counts(ops, outputs)
     # Of a split both parts must be read once: it goes as a whole.
     maker = {value: op for op in ops if all(reads[each] == 1 for each in op.results) for value in op.results}
     instead: dict[Op, Op | None] = {}

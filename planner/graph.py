@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -162,6 +164,12 @@ class Graph:
                 producer.update(dict.fromkeys(inner.inputs, node))
                 self._add_body(result, inner, producer, f"{node}/{number}/")
             producer.update(dict.fromkeys(op.results, node))
+
+
+def read_counts(ops: Iterable[Op], outputs: Iterable[Atom]) -> Counter[Value]:
+    """How often each value is read in a body, the body's outputs included."""
+    atoms = itertools.chain(outputs, *(op.operands for op in ops))
+    return Counter(atom for atom in atoms if isinstance(atom, Value))
 
 
 def _add_edge(result: nx.MultiDiGraph, producer: Mapping[Value, str], atom: Atom, node: str) -> None:

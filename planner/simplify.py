@@ -8,14 +8,13 @@ other way round at once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jax import lax
 from jax.extend.core import primitives as jex_primitives
 
-from planner.graph import Atom, Op, Value, aval_of
+from planner.graph import Atom, Op, Value, aval_of, read_counts
 
 
 def fold_transpositions(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op, ...]:
@@ -24,8 +23,7 @@ def fold_transpositions(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op,
     Only where exchanging the two operands is all that it takes: the transposition puts the dimensions of the right
     operand before those of the left.
     """
-    reads = Counter(atom for op in ops for atom in op.operands if isinstance(atom, Value))
-    reads.update(atom for atom in outputs if isinstance(atom, Value))
+    reads = read_counts(ops, outputs)
     maker = {value: op for op in ops for value in op.results}
     instead: dict[Op, Op | None] = {}
     for op in ops:

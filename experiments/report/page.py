@@ -64,7 +64,8 @@ OVERVIEW = (
         "against-plan",
         "Is the plan faster?",
         "Each dot is a layout: its measured step time over the plan's, which is the line at 1; the two were timed in "
-        "turns. Dots to the right of it are slower than the plan. The thin line is what noise may make of it.",
+        "turns. Dots to the right of it are slower than the plan. The thin line is what noise may make of it. "
+        "Layouts that memory did not take beside the plan are left out.",
         overview.against_plan,
     ),
     Section(

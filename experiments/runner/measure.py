@@ -7,7 +7,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -101,10 +101,11 @@ def run(trial: Trial, found: Findings) -> None:
     found.details["compiled"] = details.collectives(held.compiled)
     args = target.make_args(jax.random.key(trial.seed))
     program = Program((trial.strategy,), other, compiled, found.row["compile_seconds"])
-    before = reference_seconds(other.mesh)
+    reference_seconds = reference(other.mesh)
+    before = reference_seconds()
     samples, against_plan = turns.timed(trial, program, lowered, held.compiled_peak_bytes, free, args)
-    reference = float(np.mean([before, reference_seconds(other.mesh)]))
-    found.row.update(about_samples(samples), reference_seconds=reference, **against_plan)
+    beside = float(np.mean([before, reference_seconds()]))
+    found.row.update(about_samples(samples), reference_seconds=beside, **against_plan)
     found.details["samples"] = list(samples)
     if trial.check:
         checked = check(other, args, program=compiled)
@@ -112,18 +113,25 @@ def run(trial: Trial, found: Findings) -> None:
         found.row.update(largest_error=checked.error, numerics=numerics)
 
 
-def reference_seconds(mesh: Mesh) -> float:
-    """Median time of a fixed computation on every device of a mesh; it differs where the machine's speed does."""
+def reference(mesh: Mesh) -> Callable[[], float]:
+    """Compiles a fixed computation on every device of a mesh; what it returns gives the median time of some calls.
+
+    That differs where the machine's speed does.
+    """
     shape = (mesh.devices.size, REFERENCE_SIZE, REFERENCE_SIZE)
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     matrices = jax.device_put(np.full(shape, 1 / REFERENCE_SIZE, np.float32), sharding)
     product = jax.jit(lambda x: x @ x @ x).lower(matrices).compile()
-    times = []
-    for _ in range(REFERENCE_CALLS):
-        begun = time.perf_counter()
-        jax.block_until_ready(product(matrices))
-        times.append(time.perf_counter() - begun)
-    return float(np.median(times))
+
+    def seconds() -> float:
+        times = []
+        for _ in range(REFERENCE_CALLS):
+            begun = time.perf_counter()
+            jax.block_until_ready(product(matrices))
+            times.append(time.perf_counter() - begun)
+        return float(np.median(times))
+
+    return seconds
 
 
 def planned(trial: Trial, target: Target) -> tuple[Plan, Plan]:
