@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import Case
-from odd_programs import ODD
+from odd_programs import odd_cases
 from packages import PACKAGES
 from planned import Job, Outcome, outcomes
 from random_programs import draw
@@ -221,7 +221,7 @@ def random_job(name: str) -> Job:
 
 def odd_job(name: str) -> Job:
     jax.config.update("jax_enable_x64", False)
-    (case,) = (case for case in ODD if case.name == name)
+    (case,) = (case for case in odd_cases() if case.name == name)
     return Job(case, MESHES, DRAWN)
 
 
@@ -249,7 +249,7 @@ SOURCES = {
     "harness": Source(harness_names, lambda: harness_maker(None)),
     "vmapped": Source(harness_names, lambda: harness_maker(BATCH)),
     "random": Source(lambda count: list(map(str, range(count))), lambda: random_job),
-    "odd": Source(lambda count: [case.name for case in ODD], lambda: odd_job, together=4),
+    "odd": Source(lambda count: [case.name for case in odd_cases()], lambda: odd_job, together=4),
     "packages": Source(lambda count: list(PACKAGES), lambda: package_job, together=1),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 from forced import device_mesh
-from odd_programs import ODD, W, X, shard_map_inside
+from odd_programs import W, X, odd_cases, shard_map_inside
 from planned import Job, outcomes
 
 from executor.check import check
@@ -16,11 +16,13 @@ TOGETHER = 6
 
 
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
-@pytest.mark.parametrize("first", range(0, len(ODD), TOGETHER), ids=lambda first: ODD[first].name)
+@pytest.mark.parametrize("first", range(0, len(odd_cases()), TOGETHER), ids=lambda first: odd_cases()[first].name)
 def test_odd_programs_compute_the_same(first: int) -> None:
     """As JAX is used; `python tests/sweep.py odd` takes more meshes and assignments."""
     with jax.numpy_dtype_promotion("standard"):
-        found = outcomes([Job(case, MESHES[1:], drawn=0, solved=False) for case in ODD[first : first + TOGETHER]])
+        found = outcomes(
+            [Job(case, MESHES[1:], drawn=0, solved=False) for case in odd_cases()[first : first + TOGETHER]]
+        )
     assert not [outcome for outcome in found if outcome.status != "passed"]
 
 
@@ -30,7 +32,7 @@ def test_odd_programs_compute_the_same(first: int) -> None:
 )
 def test_odd_arguments_and_results(name: str) -> None:
     """By the way that users take."""
-    (case,) = (case for case in ODD if case.name == name)
+    (case,) = (case for case in odd_cases() if case.name == name)
     planned = plan(case.fn, case.args, device_mesh(x=2, y=4))
     found = check(planned, case.args)
     assert found.passed, found
