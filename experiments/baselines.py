@@ -96,7 +96,7 @@ def _expert_parallel(planned: Plan, dimensions: Dimensions) -> Plan:
     """
     experts = _factors(planned, dimensions.experts, "experts")
     priced = planned.choice.priced
-    batch = batch_factors(priced.graph, priced.decisions, planned.request.ties)
+    batch = batch_factors(priced.graph, priced.decisions, planned.choice.request.ties)
     sizes = priced.cost.axis_sizes
     recipe = Recipe(data=tuple(sizes))
 
@@ -152,4 +152,4 @@ def _completed(planned: Plan, name: str, allowed: Callable[[int, Node, Strategy]
     picks = completed(merged, mask, CANDIDATE_SECONDS)
     if picks is None:
         raise NotApplicable(f"no assignment of the problem is {name}")
-    return replace(planned, choice=planned.choice.instead(picks, planned.request.donors), strategy=name)
+    return replace(planned, choice=planned.choice.instead(picks), strategy=name)

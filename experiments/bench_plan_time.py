@@ -34,6 +34,7 @@ from planner.choose import choose
 from planner.jaxpr import build_graph
 from planner.predict import predict
 from planner.price import price
+from planner.shorten import shorten
 from planner.solve import solve
 from planner.uses import decide
 
@@ -74,8 +75,13 @@ PROFILE = """Where the time goes beyond tracing, for {case}: the shares are thos
 small Python functions more than large ones; the seconds are these shares of those measured without."""
 """What stands above the tables in docs/results.md."""
 
+GROWTH = "From 12 layers to 96, beyond tracing:"
+MOST_GROWTH = 3.0
+"""How many times as long eight times as many layers should take at most."""
+
 STAGES: Mapping[str, Callable[..., Any]] = {
     "graph of the jaxpr": build_graph,
+    "leaving layers out": shorten,
     "decisions": decide,
     "prices": price,
     "hand-written layouts": candidates,
@@ -106,6 +112,9 @@ def main(
     write_csv(frame, OUT / "bench-plan-time.csv")
     console().print(table(frame, f"seconds of plan(), median of {repeats}"))
     body = f"{ABOUT}\n\nMeasured {conditions()}; medians of {repeats}.\n\n{markdown(frame)}"
+    if not (grown := growth(frame)).empty:
+        console().print(table(grown, GROWTH))
+        body += f"\n\n{GROWTH}\n\n{markdown(grown)}"
     if PROFILED in cases:
         shares = call_in_child(profile_plan, *PROFILED, timeout_seconds=5 * LIMIT_SECONDS)
         stages = where_time_goes(shares, float(rows[cases.index(PROFILED)]["beyond_tracing_s"]))
@@ -157,6 +166,14 @@ def _key(function: Callable[..., Any]) -> tuple[str, int, str]:
     """As a profile names a function."""
     code = function.__code__
     return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def growth(frame: pd.DataFrame) -> pd.DataFrame:
+    """A line for each mesh that GPT-3 was planned on with twelve layers and with all."""
+    seconds = frame.pivot(index="mesh", columns="workload", values="beyond_tracing_s")
+    seconds = seconds.reindex(columns=["gpt3-12-layers", "gpt3-175b"]).dropna()
+    times = seconds["gpt3-175b"] / seconds["gpt3-12-layers"]
+    return pd.DataFrame({"mesh": times.index, "times": times.to_numpy(), "target": MOST_GROWTH})
 
 
 def where_time_goes(shares: Mapping[str, float], beyond_tracing_seconds: float) -> pd.DataFrame:

@@ -69,11 +69,11 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
         for taken, more in zip(samples, turn, strict=True):
             taken += more
     model = calibration.model()
-    repriced, donors = planned.repriced(model).choice, planned.request.donors
+    repriced = planned.repriced(model).choice
     timed = [
         {
             "names": list(program.names),
-            "predicted_seconds": repriced.instead(program.plan.choice.assignment.picks, donors).prediction.step_seconds,
+            "predicted_seconds": repriced.instead(program.plan.choice.assignment.picks).prediction.step_seconds,
             "samples": list(taken),
             "plan": program.plan.to_json(),
         }

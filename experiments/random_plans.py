@@ -26,4 +26,4 @@ def random_plan(planned: Plan, seed: int) -> Plan:
 
 def _drawn(planned: Plan, drawn: random.Random) -> Plan:
     picks = tuple(drawn.randrange(len(costs)) for costs in planned.problem.costs)
-    return replace(planned, choice=planned.choice.instead(picks, planned.request.donors))
+    return replace(planned, choice=planned.choice.instead(picks))

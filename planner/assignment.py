@@ -28,8 +28,8 @@ class Assignment:
         return self.priced.strategies[node][self.picks[node]]
 
     def home(self, value: Value) -> Layout:
-        """The layout in which a value is made."""
-        home = self.priced.decisions.homes.get(value)
+        """The layout in which a value is made, one of the whole graph's too."""
+        home = self.priced.decisions.homes.get(self.priced.graph.here(value))
         return replicated(value.rank) if home is None else self._layout(home, result=True)
 
     def wanted(self, use: Use) -> Layout:
@@ -64,18 +64,19 @@ class Assignment:
         copies: dict[Layout, None] = {self.home(value): None}
         for use in uses:
             if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
-                self.route(use, copies, lambda _, step: steps.append(step))
+                self.route(use, value, copies, lambda _, step: steps.append(step))
         each = (resharder.seconds(step, value.nbytes / step.shards, value.itemsize) for step in steps)
         return uses[0].weight * float(sum(each))
 
-    def route(self, use: Use, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
-        """The value in the layout that the use wants, resharded step by step from a copy that is there.
+    def route(self, use: Use, value: Value, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
+        """A value in the layout that the use wants, resharded step by step from a copy that is there.
 
         Args:
+            value: the use's own, or one that it stands for.
             copies: what there is of the value in this scope, by layout, its home at least; what is made is added.
             step: makes the next copy from the last.
         """
-        value, target = use.value, self.wanted(use)
+        target = self.wanted(use)
         if target in copies:
             return copies[target]
         layout = self.home(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from costmodel.topology import Backend
+from planner.assignment import Assignment
 from planner.fusion import LIBRARY, Kernel, fuse
+from planner.graph import Graph, Value
 from planner.join import joined
 from planner.memory import Allocation, Role, peak
 from planner.program import Array, Instruction, Program
@@ -23,37 +24,51 @@ class Timeline:
         scratch: what ops need beside.
         starts: when each instruction runs; those of one kernel at the same time.
         lines: the user's line that is reached at a time, ascending.
+        paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
+            all, and how much later the one of the next layer is made.
     """
 
     arrays: dict[Array, Allocation] = field(default_factory=dict)
     scratch: list[Allocation] = field(default_factory=list)
     starts: dict[Instruction, int] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
+    paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
+
+    def alike(self, what: Value | Array, alive: Allocation) -> int:
+        """How many arrays of layers that were left out are alive together with one of the layer that stands for them.
+
+        All of them, if it is alive for longer than it takes to get from layer to layer and on to the next; if not, it
+        goes with its own layer.
+        """
+        times, pace = self.paces.get(what, (1, 0))
+        return times if alive.role != "temporary" or alive.end - alive.start > 2 * pace else 1
 
     @property
     def allocations(self) -> list[Allocation]:
         return [one for one in (*self.arrays.values(), *self.scratch) if one.nbytes]
 
 
-def timeline(program: Program, donors: Sequence[int | None], backend: Backend) -> Timeline:
-    """Runs a program on paper.
+def timeline(assignment: Assignment, program: Program, donors: Sequence[int | None]) -> Timeline:
+    """Runs an assignment's program on paper.
+
+    XLA's CPU compiler runs each kernel as early as it can, the others keep to the order of the program. Which of an
+    array's readers come first depends there on passes that nothing here follows; of first to last and last to first it
+    is the one that takes more memory.
 
     Args:
         donors: for each result, the argument whose memory it takes over, or None.
-        backend: XLA's CPU compiler runs each kernel as early as it can, the others keep to the order of the program.
-            Which of an array's readers come first depends there on passes that nothing here follows; of first to last
-            and last to first it is the one that takes more memory.
     """
+    graph, backend = assignment.priced.graph, assignment.priced.cost.backend
     orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    clocks = [_Clock(order) for order in orders]
+    clocks = [_Clock(order, graph) for order in orders]
     for clock in clocks:
         clock.run(program)
     return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
 
 
 class _Clock:
-    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]]):
-        self.order = order
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph):
+        self.order, self.graph = order, graph
         self.time = 0
         self.found = Timeline()
         self.born: dict[Array, int] = {}
@@ -122,10 +137,32 @@ class _Clock:
                 self.note(result, born, needed)
             else:
                 self.found.arrays.pop(result, None)
+        self.found.paces.update(_paces(self.graph, self.born))
+        for array, alive in self.found.arrays.items():
+            alike = self.found.alike(array if array in self.born else array.value, alive)
+            if alike > 1:
+                name = f"{alive.name} and {alike - 1} like it"
+                self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=alike)
         return self.found
 
     def note(self, array: Array, start: int, end: int, role: Role = "temporary") -> None:
         self.found.arrays[array] = Allocation(array.nbytes, start, end, array.name, array.source, role)
+
+
+def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Array, tuple[int, int]]]:
+    """See `Timeline.paces`."""
+    if graph.cut is None:
+        return
+    made: dict[Value, list[Array]] = {}
+    for array in born:
+        made.setdefault(array.value, []).append(array)
+    for part, following in graph.cut.following.items():
+        if isinstance(part, Value) and isinstance(following, Value):
+            pace = 0
+            for array, later in reversed([*zip(made.get(part, ()), made.get(following, ()), strict=False)]):
+                pace = abs(born[later] - born[array])
+                yield array, (graph.cut.times, pace)
+            yield part, (graph.cut.times, pace)
 
 
 def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Array, bool]) -> Array | None:

@@ -23,7 +23,6 @@ from planner.problem import Problem, tie
 from planner.progress import Stages
 from planner.solve import Progress, Solution, solve
 from planner.specs import Request, constraints, mapped, pins
-from planner.trace import Traced
 from planner.twins import merge, twins
 from planner.uses import decide
 
@@ -39,6 +38,7 @@ class Choice:
     """The best assignment found on one mesh.
 
     Attributes:
+        request: what was asked, of the arguments and results that the graph has.
         problem: what was solved, twin layers tied, without the memory limit.
         solution: its cost is what the problem says.
         candidates: the hand-written layouts' picks, by name.
@@ -47,6 +47,7 @@ class Choice:
     """
 
     mesh: MeshChoice
+    request: Request
     problem: Problem
     assignment: Assignment
     solution: Solution
@@ -66,12 +67,12 @@ class Choice:
     def priced(self) -> Priced:
         return self.assignment.priced
 
-    def instead(self, picks: Sequence[int], donors: Sequence[int | None]) -> Choice:
+    def instead(self, picks: Sequence[int]) -> Choice:
         """The same with other picks."""
         assignment = Assignment(self.priced, tuple(picks))
         cost = self.problem.evaluate(picks).cost
         solution = replace(self.solution, picks=np.array(picks), cost=cost)
-        prediction = predict(assignment, donors)
+        prediction = predict(assignment, self.request.donors)
         return replace(self, assignment=assignment, solution=solution, status="given", prediction=prediction)
 
 
@@ -101,9 +102,7 @@ class Limits:
             raise ValueError(f"unknown is {self.unknown!r}; it is 'replicate' or 'error'")
 
 
-def best_choice(
-    traced: Traced, graph: Graph, request: Request, meshes: Iterable[MeshChoice], limits: Limits, stages: Stages
-) -> Choice:
+def best_choice(graph: Graph, request: Request, meshes: Iterable[MeshChoice], limits: Limits, stages: Stages) -> Choice:
     """The best assignment on the best mesh.
 
     Raises:
@@ -122,7 +121,7 @@ def best_choice(
             break
         to_beat = math.inf if best is None else (1 - SIMPLER_MESH) * best.solution.cost
         try:
-            choice = choose(traced, graph, request, mesh, replace(limits, seconds=left), to_beat)
+            choice = choose(graph, request, mesh, replace(limits, seconds=left), to_beat)
         except (Infeasible, InvalidSpec) as error:
             misfits.append(error)
             floors.append(0.0 if isinstance(error, Infeasible) else math.inf)
@@ -145,7 +144,7 @@ def _least_misfit(misfits: Sequence[Infeasible | InvalidSpec]) -> Infeasible | I
 
 
 def choose(
-    traced: Traced, graph: Graph, request: Request, mesh: MeshChoice, limits: Limits, to_beat: float = math.inf
+    graph: Graph, request: Request, mesh: MeshChoice, limits: Limits, to_beat: float = math.inf
 ) -> Choice | None:
     """The best assignment on one mesh; None if its ops alone take no less than the seconds to beat.
 
@@ -155,7 +154,7 @@ def choose(
         UnknownPrimitive: an op has no rule, and that is to be an error.
     """
     begun = time.perf_counter()
-    priced = build(traced, graph, request, mesh)
+    priced = build(graph, request, mesh)
     report_unruled(priced.decisions, limits.unknown)
     classes = (*twins(priced.decisions), -1)
     problem, merged = tie(priced.problem, classes), merge(priced.problem, classes)
@@ -183,17 +182,18 @@ def choose(
             assignment, solution, problem, starts, request.donors, memory, left
         )
     timings = {"build": built - begun, "solve": time.perf_counter() - built}
-    choice = Choice(mesh, problem, assignment, solution, _status(solution), prediction, starts, timings, tuple(steps))
-    return _no_worse_than_candidates(choice, request.donors, memory)
+    status = _status(solution)
+    choice = Choice(mesh, request, problem, assignment, solution, status, prediction, starts, timings, tuple(steps))
+    return _no_worse_than_candidates(choice, memory)
 
 
-def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limit: float) -> Choice:
+def _no_worse_than_candidates(choice: Choice, limit: float) -> Choice:
     """The choice, or a hand-written layout whose prediction is better, for the copies that ops share in it.
 
     A prediction takes long; layouts that cannot gain enough are not looked at.
     """
     best, priced = choice, choice.priced
-    overhead = priced.cost.device.call.seconds(len(priced.graph.body.inputs), 0, ())
+    overhead = priced.cost.device.call.seconds(len(priced.graph.whole.body.inputs), 0, ())
     for picks in choice.candidates.values():
         if picks == choice.assignment.picks:
             continue
@@ -201,7 +201,7 @@ def _no_worse_than_candidates(choice: Choice, donors: Sequence[int | None], limi
         least = choice.problem.evaluate(picks).cost - shared + overhead
         if least >= best.prediction.step_seconds:
             continue
-        other = choice.instead(picks, donors)
+        other = choice.instead(picks)
         fits = other.prediction.peak_bytes <= limit
         if fits and other.prediction.step_seconds < best.prediction.step_seconds:
             best = replace(other, status="baseline" if choice.status == "baseline" else "feasible")
@@ -224,7 +224,8 @@ def given(
     solution = Solution(np.array(picks), cost, lower_bound, "feasible", 0.0, "given")
     prediction = predict(assignment, request.donors)
     starts = candidates(priced, merge(priced.problem, classes), request.ties, CANDIDATE_SECONDS)
-    return Choice(mesh, problem, assignment, solution, status, prediction, starts, {"build": 0.0, "solve": 0.0})
+    timings = {"build": 0.0, "solve": 0.0}
+    return Choice(mesh, request, problem, assignment, solution, status, prediction, starts, timings)
 
 
 def report_unruled(decisions: Decisions, unknown: str) -> None:
@@ -247,14 +248,14 @@ def _status(solution: Solution) -> str:
     return "baseline" if solution.status == "start" else solution.status
 
 
-def build(traced: Traced, graph: Graph, request: Request, mesh: MeshChoice) -> Priced:
+def build(graph: Graph, request: Request, mesh: MeshChoice) -> Priced:
     """Decisions and their prices on one mesh."""
     sizes = mesh.cost.axis_sizes
     decisions = decide(
         graph,
         request.ties,
-        pins(request.in_specs, graph.body.inputs, traced.in_paths, sizes),
-        pins(request.out_specs, graph.body.outputs, traced.out_paths, sizes),
+        pins(request.in_specs, graph.body.inputs, [value.name for value in graph.body.inputs], sizes),
+        pins(request.out_specs, graph.body.outputs, request.out_paths, sizes),
         constraints(graph, sizes),
         mapped(graph, sizes),
     )

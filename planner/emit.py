@@ -9,7 +9,7 @@ that are constrained inside.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from planner._jax_compat import as_written
 from planner.assignment import Assignment
 from planner.decisions import Use
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value, solve_operands
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, solve_operands
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
 from planner.rules import roll, roll_p, ruled_call_p
@@ -33,7 +33,7 @@ from planner.rules import roll, roll_p, ruled_call_p
 def emit(assignment: Assignment, mesh: Mesh) -> Callable[..., list[Any]]:
     """The annotated function, over flat arguments to flat results, laid out on `mesh` (whose axes must be Auto)."""
     emitter = _Emitter(assignment, mesh)
-    body = assignment.priced.graph.body
+    body = emitter.graph.whole.body
     layouts = [assignment.home(value) for value in body.inputs]
 
     def run(*args: Any) -> list[Any]:
@@ -60,7 +60,9 @@ class _Emitter:
     def __init__(self, assignment: Assignment, mesh: Mesh):
         self.assignment = assignment
         self.decisions = assignment.priced.decisions
-        self.constants = assignment.priced.graph.constants
+        self.graph = assignment.priced.graph
+        self.constants = self.graph.whole.constants
+        self.aliases = dict(_aliases(self.graph.whole))
         self.mesh = mesh
 
     def run(self, body: Body, args: Sequence[Any]) -> list[Any]:
@@ -74,18 +76,24 @@ class _Emitter:
                 results = self.apply(op, scope)
                 for value, result in zip(op.results, results, strict=True):
                     scope.arrays[value] = self.constrain(result, self.assignment.home(value))
-        uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
+        uses = self.output_uses(body)
         return [self.fetch(atom, use, scope) for atom, use in zip(body.outputs, uses, strict=True)]
+
+    def output_uses(self, body: Body) -> Sequence[Use | None]:
+        if body is self.graph.whole.body:
+            return self.assignment.priced.output_uses
+        return self.decisions.outputs.get(self.graph.here(body), (None,) * len(body.outputs))
 
     def apply(self, op: Op, scope: _Scope) -> Sequence[Any]:
         """Binds one op on operands laid out as its strategy wants them."""
-        uses = self.decisions.operands.get(op, (None,) * len(op.operands))
+        here = self.graph.here(op)
+        uses = self.decisions.operands.get(here, (None,) * len(op.operands))
         operands = [self.fetch(atom, use, scope) for atom, use in zip(op.operands, uses, strict=True)]
         if op.primitive in REWRITTEN:
             return REWRITTEN[op.primitive](op, *operands)
         if op.primitive in ON_SHARDS:
             run = ON_SHARDS[op.primitive](op)
-            return self.on_shards(run, op, operands) if op in self.decisions.members else run(*operands)
+            return self.on_shards(run, here, operands) if here in self.decisions.members else run(*operands)
         params, extra = self.params(op)
         results = op.primitive.bind(*extra, *operands, **op.primitive.get_bind_params(params))
         return results if op.primitive.multiple_results else [results]
@@ -142,8 +150,15 @@ class _Emitter:
         array = scope.arrays[atom] if atom in scope.arrays else self.constants[atom]
         if use is None:
             return array
-        copies = scope.copies.setdefault(use.value, {self.assignment.home(use.value): array})
-        return self.assignment.route(use, copies, self.step)
+        value = self.root(atom)
+        copies = scope.copies.setdefault(value, {self.assignment.home(value): array})
+        return self.assignment.route(use, value, copies, self.step)
+
+    def root(self, value: Value) -> Value:
+        """The value itself behind the names it takes inside calls that are seen through."""
+        while value in self.aliases:
+            value = self.aliases[value]
+        return value
 
     def step(self, array: Any, step: Step) -> Any:
         return self.constrain(array, step.layout)
@@ -154,6 +169,18 @@ class _Emitter:
 
     def pin(self, array: Any, layout: Layout) -> Any:
         return lax.with_sharding_constraint(array, NamedSharding(self.mesh, to_spec(layout)))
+
+
+def _aliases(graph: Graph) -> Iterator[tuple[Value, Value]]:
+    for op, _ in graph.walk():
+        if op.primitive in TRANSPARENT:
+            (body,) = op.bodies
+            for name, atom in (
+                *zip(body.inputs, op.operands, strict=True),
+                *zip(op.results, body.outputs, strict=True),
+            ):
+                if isinstance(atom, Value):
+                    yield name, atom
 
 
 def _transform(op: Op) -> Callable[..., Sequence[Any]]:

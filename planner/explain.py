@@ -47,7 +47,7 @@ def found_text(plan: Plan) -> str:
 def argument_lines(plan: Plan) -> Iterable[str]:
     """Each argument's layout; layers that are laid out alike on one line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for value in plan.choice.priced.graph.body.inputs:
+    for value in plan.choice.priced.graph.whole.body.inputs:
         spec = to_spec(plan.choice.assignment.home(value))
         shape = f"{value.dtype}[{','.join(map(str, value.shape))}]"
         key = (re.sub(r"(?<=/)\d+(?=/)", "*", value.name), shape, layout_text(spec))

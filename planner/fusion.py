@@ -102,6 +102,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
+    costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
     reuses, product = op.name == "broadcast_in_dim", op.name in PRODUCTS
     return Traits(True, True, costly, reuses, op.name in MOVES, unary, product=product)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import networkx as nx
@@ -120,6 +120,30 @@ class Op:
         return str(self.primitive)
 
 
+Part = Op | Value | Body
+"""What graphs are made of."""
+APart = TypeVar("APart", Op, Value, Body)
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Layers that a graph leaves out because each is like one that it keeps.
+
+    Attributes:
+        stand_ins: for ops, values and bodies of the whole graph, what stands for them; without those that are the same.
+        following: for each part of the layer that stands for others, the same one layer on.
+        times: how many layers that one stands for, itself included.
+        inputs, outputs: for each of the whole graph's, the position here of what stands for it.
+    """
+
+    whole: Graph
+    stand_ins: Mapping[Part, Part]
+    following: Mapping[Part, Part]
+    times: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A whole program.
@@ -127,10 +151,25 @@ class Graph:
     Attributes:
         body: its inputs are the flattened arguments, its outputs the flattened results.
         constants: arrays that the function closes over, everywhere in the program.
+        cut: what was left out of it.
     """
 
     body: Body
     constants: Mapping[Value, Any] = field(default_factory=dict)
+    cut: Cut | None = None
+
+    @property
+    def whole(self) -> Graph:
+        """With the layers that were left out."""
+        return self if self.cut is None else self.cut.whole
+
+    def here(self, part: APart) -> APart:
+        """What stands here for an op, a value or a body of the whole graph."""
+        return part if self.cut is None else self.cut.stand_ins.get(part, part)  # type: ignore[return-value]
+
+    def times(self, part: Part) -> int:
+        """How many of the whole graph an op, a value or a body inside an op stands for, itself included."""
+        return 1 if self.cut is None or part not in self.cut.following else self.cut.times
 
     def walk(self) -> Iterator[tuple[Op, tuple[Op, ...]]]:
         """Every op with the ops around it, in program order, an op before the ops inside it."""

@@ -17,6 +17,7 @@ from planner.buffers import timeline
 from planner.decisions import REPLICATED, Home
 from planner.graph import Body, Op, Value
 from planner.layout import Layout, replicated, shard_elements
+from planner.memory import Allocation
 from planner.price import Priced
 from planner.program import write
 from planner.reshard import Resharder
@@ -31,9 +32,9 @@ def lifetimes(assignment: Assignment, donors: Sequence[int | None]) -> list[Life
     """
     written = write(assignment)
     backend = assignment.priced.cost.backend
-    over_time = timeline(written.program, donors, backend)
+    over_time = timeline(assignment, written.program, donors)
     stored = [
-        Stored(array.value, array.home, alive.start, alive.end)
+        Stored(array.value, array.home, alive.start, alive.end, over_time.alike(array.value, alive))
         for array, alive in over_time.arrays.items()
         if array.nbytes and array.home is not None and array.value not in assignment.priced.decisions.constant
     ]
@@ -48,8 +49,9 @@ def lifetimes(assignment: Assignment, donors: Sequence[int | None]) -> list[Life
         first = min(times)
         if backend == "cpu":  # copied as soon as it is there
             first = min(first, made.get(value, 0))
+        alike = over_time.alike(value, Allocation(0.0, first, max(times), ""))
         copies += [
-            Copy(value, source, target, first, max(times)),
+            Copy(value, source, target, first, max(times), alike),
             Copy(value, source, target, first - 1, first - 1, arriving=True),
         ]
     beside = []
@@ -75,12 +77,17 @@ class Follower:
 
 @dataclass(frozen=True)
 class Stored:
-    """A value as it was made, alive between two program points, both included."""
+    """A value as it was made, alive between two program points, both included.
+
+    Attributes:
+        alike: how many it stands for, itself included.
+    """
 
     value: Value
     home: Home
     start: int
     end: int
+    alike: int = 1
 
     @property
     def name(self) -> str:
@@ -88,7 +95,7 @@ class Stored:
 
     def follower(self, priced: Priced) -> Follower:
         nbytes = [_local_bytes(priced, self.value, layout) for layout in _layouts(priced, self.home, result=True)]
-        return _following(self.home.node, nbytes)
+        return _following(self.home.node, [self.alike * each for each in nbytes])
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class Copy:
     """A value resharded from one home to another, between its first and its last use so.
 
     Attributes:
+        alike: how many it stands for, itself included.
         arriving: this is the moment before, when what gathers of it need beside is alive too.
     """
 
@@ -104,6 +112,7 @@ class Copy:
     wanted: Home
     start: int
     end: int
+    alike: int = 1
     arriving: bool = False
 
     @property
@@ -114,7 +123,7 @@ class Copy:
         """Its states are the layouts wanted, each with as many bytes as the way there takes from some source."""
         sources, source_of = _distinct(_layouts(priced, self.made, result=True))
         targets, target_of = _distinct(_layouts(priced, self.wanted, result=False))
-        taken = _bytes_on_the_way(
+        taken = self.alike * _bytes_on_the_way(
             priced.resharder, self.value.shape, self.value.itemsize, tuple(sources), tuple(targets), self.arriving
         )
         if self.made.node == self.wanted.node:

@@ -15,13 +15,15 @@ Role = Literal["argument", "result", "temporary"]
 
 @dataclass(frozen=True)
 class Allocation:
-    """An array, or one layout of it, on one device.
+    """An array, or one layout of it, on one device; or several alike.
 
     Attributes:
+        nbytes: of all of them.
         start, end: program points between which it is alive, end included.
         name: the argument's path, or the op that made it.
         source: the user's line.
         role: a result's memory is there before the result is, and may hold a smaller temporary array until then.
+        alike: how many they are.
     """
 
     nbytes: float
@@ -30,6 +32,12 @@ class Allocation:
     name: str
     source: str = ""
     role: Role = "temporary"
+    alike: int = 1
+
+    @property
+    def each(self) -> list[float]:
+        """The bytes of each of them."""
+        return [self.nbytes / self.alike] * self.alike
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,8 @@ def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = Mapp
         change[one.role][place.get(one.end + 1, len(times))] -= one.nbytes
     alive = {role: np.cumsum(steps)[:-1] for role, steps in change.items()}
     results = [one for one in allocations if one.role == "result"]
-    largest = max((one.nbytes for one in results), default=0.0)
-    guests = [one for one in allocations if one.role == "temporary" and one.nbytes <= largest]
+    largest = max((one.each[0] for one in results), default=0.0)
+    guests = [one for one in allocations if one.role == "temporary" and one.each[0] <= largest]
     held = np.array([_held_bytes((*results, *guests), time) for time in times])
     reached = sorted((point, line) for point, line in lines.items() if line)
     points = [point for point, _ in reached]
@@ -130,15 +138,17 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
 
 def _held_bytes(allocations: Sequence[Allocation], time: int) -> float:
     """Bytes of temporaries in the memory of results to come: the largest first, each where it fits most tightly."""
-    waiting = sorted((one.nbytes, one.start) for one in allocations if one.role == "result" and time < one.start)
+    results = [one for one in allocations if one.role == "result" and time < one.start]
+    waiting = sorted((nbytes, one.start) for one in results for nbytes in one.each)
     if not waiting:
         return 0.0
     held = 0.0
     alive = [one for one in allocations if one.start <= time <= one.end and one.role == "temporary"]
-    for guest in sorted(alive, key=lambda one: -one.nbytes):
-        first = bisect.bisect_left(waiting, (guest.nbytes, 0))
-        fitting = (place for place in range(first, len(waiting)) if guest.end < waiting[place][1])
+    guests = [(nbytes, one.end) for one in alive for nbytes in one.each]
+    for nbytes, end in sorted(guests, key=lambda guest: -guest[0]):
+        first = bisect.bisect_left(waiting, (nbytes, 0))
+        fitting = (place for place in range(first, len(waiting)) if end < waiting[place][1])
         if (place := next(fitting, None)) is not None:
-            held += guest.nbytes
+            held += nbytes
             del waiting[place]
     return held

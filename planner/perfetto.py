@@ -28,7 +28,7 @@ def memory_curve(assignment: Assignment, donors: Sequence[int | None]) -> Memory
     Args:
         donors: for each result, the argument whose memory it takes over, or None.
     """
-    on_paper = timeline(write(assignment).program, donors, assignment.priced.cost.backend)
+    on_paper = timeline(assignment, write(assignment).program, donors)
     return over_time(on_paper.allocations, on_paper.lines)
 
 
@@ -39,7 +39,7 @@ def trace_json(assignment: Assignment, donors: Sequence[int | None], prediction:
     is one event as long as all its rounds, inside the loop's own.
     """
     program = write(assignment).program
-    on_paper = timeline(program, donors, assignment.priced.cost.backend)
+    on_paper = timeline(assignment, program, donors)
     clock = _Clock(prediction.overhead_seconds)
     reached: dict[int, float] = {}
     for one in program.instructions:

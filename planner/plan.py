@@ -14,6 +14,7 @@ from planner.jaxpr import build_graph
 from planner.mesh import AnyMesh, mesh_choices
 from planner.planned import Plan
 from planner.progress import Stages
+from planner.shorten import shorten
 from planner.specs import read_request
 from planner.trace import trace
 
@@ -78,8 +79,8 @@ def plan(
         request = read_request(traced, in_specs, out_specs, donate_argnums)
         traced_at = time.perf_counter()
         stages.enter("building the graph")
-        graph = build_graph(traced)
-        choice = best_choice(traced, graph, request, mesh_choices(mesh, cost_model), limits, stages)
+        graph = shorten(build_graph(traced), request)
+        choice = best_choice(graph, request.on(graph), mesh_choices(mesh, cost_model), limits, stages)
     timings = {"trace": traced_at - begun, **choice.timings}
     return Plan(traced, request, choice, timings, choice.strategy)
 

@@ -117,12 +117,11 @@ class Plan:
 
     @cached_property
     def _in_layouts(self) -> list[Layout]:
-        return [self.choice.assignment.home(value) for value in self.choice.priced.graph.body.inputs]
+        return [self.choice.assignment.home(value) for value in self.choice.priced.graph.whole.body.inputs]
 
     @cached_property
     def _out_layouts(self) -> list[Layout]:
-        priced = self.choice.priced
-        uses = priced.decisions.outputs[priced.graph.body]
+        uses = self.choice.priced.output_uses
         return [() if use is None else self.choice.assignment.wanted(use) for use in uses]
 
     def jit(self) -> PlannedFunction:
@@ -172,7 +171,7 @@ class Plan:
     def alternatives(self) -> Mapping[str, Plan]:
         """The hand-written layouts as plans of their own, by name; those that the user's specs rule out are missing."""
         return {
-            name: replace(self, choice=self.choice.instead(picks, self.request.donors), strategy=name)
+            name: replace(self, choice=self.choice.instead(picks), strategy=name)
             for name, picks in self.choice.candidates.items()
         }
 
@@ -183,8 +182,8 @@ class Plan:
             ValueError: the profile has fewer devices than the mesh.
         """
         mesh = next(mesh_choices(self.mesh, cost_model))
-        priced = build(self.traced, self.choice.priced.graph, self.request, mesh)
-        choice = given(priced, self.choice.assignment.picks, self.request, "given", 0.0, mesh)
+        priced = build(self.choice.priced.graph, self.choice.request, mesh)
+        choice = given(priced, self.choice.assignment.picks, self.choice.request, "given", 0.0, mesh)
         return replace(self, choice=choice)
 
     def explain(self) -> str:
@@ -197,12 +196,12 @@ class Plan:
         Raises:
             OSError: the file cannot be written.
         """
-        Path(path).write_text(trace_json(self.choice.assignment, self.request.donors, self.prediction))
+        Path(path).write_text(trace_json(self.choice.assignment, self.choice.request.donors, self.prediction))
 
     @cached_property
     def memory_over_time(self) -> MemoryCurve:
         """What the model expects in the memory of a device, from program point to program point."""
-        return memory_curve(self.choice.assignment, self.request.donors)
+        return memory_curve(self.choice.assignment, self.choice.request.donors)
 
     def to_json(self) -> str:
         """The plan's choices; `Plan.from_json` makes it a plan again without searching."""

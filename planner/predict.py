@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from costmodel.calls import CallCost
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
+from planner.price import Priced
 from planner.program import Collective, Program, write
 
 
@@ -47,20 +47,22 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
         donors: for each result, the argument whose memory it takes over, or None.
     """
     program = write(assignment).program
-    over_time = timeline(program, donors, assignment.priced.cost.backend)
+    over_time = timeline(assignment, program, donors)
     instructions = tuple(program.walk())
     collectives = tuple(each for one in instructions for each in one.collectives)
     compute = sum(one.count * one.seconds for one in instructions)
     communication = sum(each.seconds for each in collectives)
-    overhead = _overhead_seconds(assignment.priced.cost.device.call, program, donors, over_time)
+    overhead = _overhead_seconds(assignment.priced, program, donors, over_time)
     step = compute + communication + overhead
     highest = peak(over_time.allocations, over_time.lines)
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
 
-def _overhead_seconds(call: CallCost, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
+def _overhead_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
+    times = priced.graph.times
     temporaries = [each for each in over_time.allocations if each.role == "temporary"]
-    fresh = [array.nbytes for array, donor in zip(program.outputs, donors, strict=True) if array and donor is None]
-    results = sum(array is not None for array in program.outputs)
+    results = [(array, donor) for array, donor in zip(program.outputs, donors, strict=True) if array is not None]
+    fresh = [nbytes for array, donor in results if donor is None for nbytes in [array.nbytes] * times(array.value)]
     allocated = [peak(temporaries, over_time.lines).nbytes, *fresh]
-    return call.seconds(len(program.inputs), results, allocated)
+    given = sum(times(array.value) for array in program.inputs)
+    return priced.cost.device.call.seconds(given, sum(times(array.value) for array, _ in results), allocated)

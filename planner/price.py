@@ -69,6 +69,12 @@ class Priced:
     def cost(self) -> MeshCost:
         return self.resharder.cost
 
+    @property
+    def output_uses(self) -> list[Use | None]:
+        """The use behind each of the whole graph's results."""
+        uses, cut = self.decisions.outputs[self.graph.body], self.graph.cut
+        return [*uses] if cut is None else [uses[position] for position in cut.outputs]
+
 
 def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     """Prices all decisions of a program on one mesh."""
@@ -79,7 +85,7 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     for use in pricing.distinct_uses():
         readings.setdefault((use.value, use.scope), []).append(pricing.reading(use))
     resharding = ((one.tail, one.head, one.seconds) for one in itertools.chain(*readings.values()))
-    for tail, head, seconds in itertools.chain(resharding, pricing.fused_seconds(graph)):
+    for tail, head, seconds in itertools.chain(resharding, pricing.fused_seconds()):
         if tail == head == REPLICATED:
             continue
         if tail == head:
@@ -90,7 +96,7 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
             costs[head] = costs[head] + seconds[0]
         else:
             parts.setdefault((tail, head), []).append(seconds)
-    costs.append(np.array([pricing.undecided_seconds(graph)]))
+    costs.append(np.array([pricing.undecided_seconds()]))
     problem = Problem(
         costs=tuple(costs),
         usages=tuple(np.zeros_like(node) for node in costs),
@@ -118,7 +124,7 @@ class _Pricing:
     """
 
     def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost):
-        self.decisions, self.cost = decisions, cost
+        self.graph, self.decisions, self.cost = graph, decisions, cost
         self.sizes = dict(cost.axis_sizes)
         self.resharder = Resharder(cost)
         self.work = works(graph, decisions, cost.backend)
@@ -174,11 +180,11 @@ class _Pricing:
         node, strategies = self.decisions.nodes[index], self.strategies[index]
         seconds = np.zeros(len(strategies))
         for member in node.members:
-            work = self.work.get(member.op)
+            work, times = self.work.get(member.op), self.graph.times(member.op)
             if work is not None and work.fused_into is None:
                 self.seconds[member.op] = self._seconds_alone(member, work, strategies)
-                seconds += self.seconds[member.op]
-            seconds += self._collective_seconds(member, strategies)
+                seconds += times * self.seconds[member.op]
+            seconds += times * self._collective_seconds(member, strategies)
         return seconds * node.weight
 
     def _seconds_alone(self, member: Member, work: Work, strategies: tuple[Strategy, ...]) -> np.ndarray:
@@ -188,25 +194,30 @@ class _Pricing:
             self._alone[key] = compute_seconds(self.cost, member, work, shard_counts(strategies, self.sizes))
         return self._alone[key]
 
-    def undecided_seconds(self, graph: Graph) -> float:
+    def undecided_seconds(self) -> float:
         """Seconds in the ops that every device runs whole."""
         total = 0.0
-        for op, around in graph.walk():
+        for op, around in self.graph.walk():
             work = self.work.get(op)
             if work is not None and work.fused_into is None and op not in self.decisions.members:
-                total += calls(around) * whole_seconds(self.cost, op, work)
+                total += self._calls(op, around) * whole_seconds(self.cost, op, work)
         return total
 
-    def fused_seconds(self, graph: Graph) -> Iterator[tuple[int, int, np.ndarray]]:
+    def _calls(self, op: Op, around: Sequence[Op]) -> float:
+        """How often an op inside these ops, and all that it stands for, run in one call of the program."""
+        return self.graph.times(op) * calls(around)
+
+    def fused_seconds(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """For each op that runs in the loop of one split otherwise: its node, that one's, and seconds `[S, T]`."""
-        for op, around in graph.walk():
+        for op, around in self.graph.walk():
             work = self.work.get(op)
             if work is not None and work.fused_into is not None:
                 own, reader = self._shards(op), self._shards(work.fused_into)
-                key = (id(own), id(reader), calls(around), fused_work(op, work))
+                often = self._calls(op, around)
+                key = (id(own), id(reader), often, fused_work(op, work))
                 if key not in self._matrices:
                     seconds = fused_seconds(self.cost, op, work, np.maximum.outer(own, reader))
-                    self._matrices[key] = calls(around) * seconds
+                    self._matrices[key] = often * seconds
                 yield self._node_of(op), self._node_of(work.fused_into), self._matrices[key]
 
     def _node_of(self, op: Op) -> int:

@@ -160,6 +160,7 @@ class _Writer:
     def __init__(self, assignment: Assignment):
         self.assignment = assignment
         self.priced = assignment.priced
+        self.graph = assignment.priced.graph
         self.decisions = assignment.priced.decisions
         self.cost = assignment.priced.cost
         self.sizes = dict(self.cost.axis_sizes)
@@ -207,22 +208,27 @@ class _Writer:
         """Writes a body that runs `count` times; returns its outputs."""
         copies: Copies = {}
         for op in body.ops:
+            each = count * self.times(op, body)
             if op.primitive in TRANSPARENT:
                 (inner,) = op.bodies
                 self.roots.update(zip(inner.inputs, op.operands, strict=True))
-                self.run(inner, count, lines)
+                self.run(inner, each, lines)
                 self.roots.update(zip(op.results, inner.outputs, strict=True))
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
             fetched = [self.fetch(a, use, copies, lines, count, op) for a, use in zip(op.operands, uses, strict=True)]
             if op.bodies:
-                self.loop(op, fetched, count, lines)
+                self.loop(op, fetched, each, lines)
             elif op.name in NAMES_ONLY and fetched[0] is not None:
                 self.arrays[op.results[0]] = fetched[0]
             else:
-                self.compute(op, [array for array in fetched if array is not None], count, lines)
+                self.compute(op, [array for array in fetched if array is not None], each, lines)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
+
+    def times(self, part: Op | Value, scope: Body) -> int:
+        """For how many an op or a value stands; what is inside an op happens as often as that."""
+        return self.graph.times(part) if scope is self.graph.body else 1
 
     def compute(self, op: Op, operands: Sequence[Array], count: float, lines: _Lines) -> None:
         """An op, followed by the collectives that reduce its results."""
@@ -343,17 +349,18 @@ class _Writer:
             return None
         if use is None:
             return self.arrays[root]
+        each = count * self.times(root, use.scope)
         available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
         source = op.source if op is not None else self.arrays[root].source  # what leaves a body moves where it was made
 
         def step(array: Array, move: Step) -> Array:
-            return self.reshard(root, array, move, lines, count, source)
+            return self.reshard(root, array, move, lines, each, source)
 
         home = self.decisions.homes.get(root) or Home(REPLICATED, ((),) * root.rank)
         if root not in self.decisions.constant:
             stops = [home, *([use.view] if use.view else []), Home(use.node, use.dims)]
             lines.wanted += ((root, use.scope, made, wanted) for made, wanted in itertools.pairwise(stops))
-        return self.assignment.route(use, available, step)
+        return self.assignment.route(use, root, available, step)
 
     def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
         """One step of a change of layout."""

@@ -14,6 +14,7 @@ from planner.errors import PlanMismatch
 from planner.jaxpr import build_graph
 from planner.mesh import mesh_choices
 from planner.price import Priced
+from planner.shorten import shorten
 from planner.specs import Request, make_request
 from planner.strategies import Strategy
 from planner.trace import Traced, trace
@@ -56,10 +57,12 @@ def from_json(
     _compare(document, _about_function(traced))
     request = make_request(traced, document["in_specs"], document["out_specs"], document["donate_argnums"])
     choice = next(mesh_choices(mesh, cost_model))
-    priced = build(traced, build_graph(traced), request, choice)
+    graph = shorten(build_graph(traced), request)
+    here = request.on(graph)
+    priced = build(graph, here, choice)
     _compare(document, _about_nodes(priced))
     picks = (*_picks(priced, document["strategies"]), 0)
-    return traced, request, given(priced, picks, request, document["status"], document["lower_bound_seconds"], choice)
+    return traced, request, given(priced, picks, here, document["status"], document["lower_bound_seconds"], choice)
 
 
 def _read(text: str) -> dict[str, Any]:

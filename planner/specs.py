@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ class Request:
         donate_argnums: positions of arguments whose memory may be reused.
         ties: for each result the argument whose layout it takes, or None.
         donors: for each result, the donated argument whose memory it takes over, or None.
+        out_paths: a readable name for each result.
     """
 
     in_specs: tuple[PartitionSpec | None, ...]
@@ -35,6 +36,26 @@ class Request:
     donate_argnums: tuple[int, ...]
     ties: tuple[int | None, ...]
     donors: tuple[int | None, ...]
+    out_paths: tuple[str, ...]
+
+    def on(self, graph: Graph) -> Request:
+        """What of it concerns the arguments and results that a graph has."""
+        if (cut := graph.cut) is None:
+            return self
+        ins = [cut.inputs.index(place) for place in range(len(graph.body.inputs))]
+        outs = [cut.outputs.index(place) for place in range(len(graph.body.outputs))]
+
+        def here(positions: Sequence[int | None]) -> tuple[int | None, ...]:
+            return tuple(None if (at := positions[out]) is None else cut.inputs[at] for out in outs)
+
+        return replace(
+            self,
+            in_specs=tuple(self.in_specs[position] for position in ins),
+            out_specs=tuple(self.out_specs[position] for position in outs),
+            ties=here(self.ties),
+            donors=here(self.donors),
+            out_paths=tuple(self.out_paths[position] for position in outs),
+        )
 
 
 def read_request(traced: Traced, in_specs: Any, out_specs: Any, donate_argnums: int | Sequence[int]) -> Request:
@@ -68,6 +89,7 @@ def make_request(
         argnums,
         ties,
         tuple(tie if tie is not None and argument_of[tie] in argnums else None for tie in ties),
+        traced.out_paths,
     )
 
 

@@ -28,7 +28,7 @@ def decide(
         mapped: those of the borders of `shard_map`.
     """
     grouping = Grouping(graph, in_pins, constraints, mapped)
-    collector = _Uses(grouping)
+    collector = _Uses(graph, grouping)
     collector.walk(graph.body, 1.0)
     wanted: list[Home | None] = []
     for position, (atom, tie, pin) in enumerate(zip(graph.body.outputs, ties, out_pins, strict=True)):
@@ -54,8 +54,8 @@ def decide(
 class _Uses:
     """Collects the uses in program order."""
 
-    def __init__(self, grouping: Grouping):
-        self.grouping = grouping
+    def __init__(self, graph: Graph, grouping: Grouping):
+        self.graph, self.grouping = graph, grouping
         self.operand_uses: dict[Op, tuple[Use | None, ...]] = {}
         self.output_uses: dict[Body, tuple[Use | None, ...]] = {}
         self._shareable: dict[tuple[Value, Body, tuple[bool, ...]], list[Use]] = {}
@@ -105,13 +105,17 @@ class _Uses:
         if not isinstance(root, Value) or not root.rank:
             return None
         wanted = wanted or Home(REPLICATED, ((),) * root.rank)
-        use = Use(root, wanted.node, wanted.dims, weight, scope)
+        use = Use(root, wanted.node, wanted.dims, weight * self._times(root, scope), scope)
         self._all.append(use)
         whole = any(size > 1 and not dim for size, dim in zip(root.shape, use.dims, strict=True))
         # A value is often wanted otherwise than it was made by a contraction, or by who needs a dimension whole.
         if reader is not None and (whole or not reader.covered) and root not in self.grouping.constant:
             self._shareable.setdefault((root, scope, tuple(map(bool, use.dims))), []).append(use)
         return use
+
+    def _times(self, value: Value, scope: Body) -> int:
+        """For how many uses one stands; in a program cut short those of one value there are for each of its layers."""
+        return self.graph.times(value if scope is self.graph.body else scope)
 
     def insert_views(self) -> dict[Use, Use]:
         """Uses with their views: several that split the same dimensions of a value may share one resharded copy."""
@@ -121,7 +125,8 @@ class _Uses:
             if home is None or len({(use.node, use.dims) for use in uses} - {(home.node, home.dims)}) < 2:
                 continue
             weight = uses[0].weight
-            view = self.grouping.new_value("view", value.shape, f"view of {value.name or 'value'}", weight)
+            once = weight / self._times(value, scope)
+            view = self.grouping.new_value("view", value.shape, f"view of {value.name or 'value'}", once)
             if view.node == REPLICATED:
                 continue
             result.update((use, Use(value, use.node, use.dims, weight, scope, view)) for use in uses)

@@ -36,7 +36,7 @@ def device_mesh(**axes: int) -> Mesh:
 def priced_on(case: Case, mesh: Mesh, cost_model: CostModel | None = None) -> Priced:
     traced = trace(case.fn, case.args)
     request = read_request(traced, None, None, ())
-    return build(traced, build_graph(traced), request, next(mesh_choices(mesh, cost_model)))
+    return build(build_graph(traced), request, next(mesh_choices(mesh, cost_model)))
 
 
 def random_assignments(priced: Priced, most: int, seed: str) -> list[Assignment]:

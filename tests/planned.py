@@ -138,11 +138,11 @@ def prepare(job: Job, wanted: list[Any], repeatable: bool) -> Prepared:
     for mesh in job.meshes:
         devices = device_mesh(**mesh)
         (choice,) = mesh_choices(devices, None)
-        priced = build(traced, graph, request, choice)
+        priced = build(graph, request, choice)
         unruled += priced.decisions.unruled
         candidates = [most_split(priced), *random_assignments(priced, job.drawn, job.case.name)]
         if job.solved:
-            best = choose(traced, graph, request, choice, Limits(None, 1.0, "replicate"))
+            best = choose(graph, request, choice, Limits(None, 1.0, "replicate"))
             assert best is not None, "there is nothing to beat"
             candidates.insert(0, best.assignment)
         different = {one.picks: one for one in candidates if split(one) > 1 or not assignments}

@@ -52,7 +52,7 @@ def layouts(plan: Plan) -> list[dict[str, Any]]:
     """Each argument's shape, the mesh axes on each of its dimensions, and its bytes per device."""
     sizes = plan.choice.priced.cost.axis_sizes
     found = []
-    for value in plan.choice.priced.graph.body.inputs:
+    for value in plan.choice.priced.graph.whole.body.inputs:
         layout = plan.choice.assignment.home(value)
         found.append(
             {

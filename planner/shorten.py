@@ -1,0 +1,218 @@
+"""Deep programs made short: of many equal layers a few are planned, and one of them stands for the rest.
+
+Equal layers take the same decisions. It is enough to have some of them: the first and the last few, which have other
+neighbours, and one that stands for all that are left out. What is left out must be, op by op and operand by operand,
+like what stands for it, and nothing else may read it: else the program is planned whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.graph import Atom, Body, Cut, Graph, Op, Part, Value, check
+from planner.repeats import Layers, Where, find_layers
+from planner.specs import Request
+
+KEPT_BEFORE, KEPT_AFTER = 5, 4
+"""Layers that are kept on either side, the one that stands for the others included: what lies at the ends of a program
+decides otherwise than what is inside, and nodes look three neighbours far (see `planner.twins`)."""
+LEAST_LEFT_OUT = KEPT_BEFORE + KEPT_AFTER
+"""Layers: a program that would not be half as long is planned whole."""
+LEAST = KEPT_BEFORE + LEAST_LEFT_OUT + KEPT_AFTER
+
+
+def shorten(graph: Graph, request: Request) -> Graph:
+    """The graph with most of its equal layers left out; as it is, if there are not enough of them."""
+    layers = find_layers(graph.body.ops, LEAST)
+    try:
+        return graph if layers is None else _Shortening(graph, request, layers).graph()
+    except _Unlike:
+        return graph
+
+
+class _Unlike(Exception):
+    """Some layer is not like the others."""
+
+
+class _Shortening:
+    """Leaves the layers between two out; raises `_Unlike` where one of them is not like the one that stands for it."""
+
+    def __init__(self, graph: Graph, request: Request, layers: Layers):
+        self._whole, self._request, self._layers = graph, request, layers
+        self._ops = graph.body.ops
+        self._stands = layers.common.start + KEPT_BEFORE - 1
+        self._next = layers.common.stop - KEPT_AFTER
+        self._left_out = self._next - self._stands - 1
+        self._inputs = {value: position for position, value in enumerate(graph.body.inputs)}
+        self._made = {value for op in self._ops for value in op.results}
+        self._results = _numbered(graph.body.outputs)
+        self._place: dict[Value, tuple[Hashable, int]] = {}
+        """Of each value that belongs to a layer: which one it is in that, and the layer."""
+        self._shared: set[Value] = set()
+        """What is the same for all layers."""
+        self._alike: dict[Value, Value] = {}
+        """For each value that is left out what stands for it."""
+        self._place_all()
+        self._at = {place: value for value, place in self._place.items()}
+
+    def _place_all(self) -> None:
+        """A value belongs to the layer of its op; an argument to that of the result that continues it, or to that of
+        the first who reads it, as a constant does."""
+        read: dict[Hashable, dict[int, Value]] = {}
+        for (stretch, phase, layer), index in self._layers.index.items():
+            op = self._ops[index]
+            self._place.update((value, ((stretch, phase, at), layer)) for at, value in enumerate(op.results))
+            for at, atom in enumerate(op.operands):
+                if isinstance(atom, Value) and atom not in self._made:
+                    read.setdefault(("read", stretch, phase, at), {})[layer] = atom
+        for (value, time), tie in zip(self._results, self._request.ties, strict=True):
+            if tie is not None and value in self._made and value in self._place:
+                source, layer = self._place[value]
+                self._place[self._whole.body.inputs[tie]] = ("continued", source, time), layer
+        for source, values in read.items():
+            if len({*values.values()}) == len(values) and self._place.keys().isdisjoint(values.values()):
+                self._place.update((value, (source, layer)) for layer, value in values.items())
+
+    def graph(self) -> Graph:
+        if self._left_out < LEAST_LEFT_OUT:
+            raise _Unlike
+        for where, index in self._layers.index.items():
+            if self._stands < where[2] <= self._next:
+                self._compare(self._ops[index], where)
+        for value, (source, layer) in self._place.items():
+            if self._stands < layer < self._next:
+                self._alike[value] = self._value(source, self._stands)
+        stand_ins = set(self._alike.values())
+        if not self._shared.isdisjoint({*self._alike, *stand_ins}) or not stand_ins.isdisjoint(self._alike):
+            raise _Unlike
+        return self._cut({i: where for i, where in self._layers.where.items() if self._stands < where[2] < self._next})
+
+    def _op(self, stretch: int, phase: int, layer: int) -> Op:
+        index = self._layers.index.get((stretch, phase, layer))
+        if index is None:
+            raise _Unlike
+        return self._ops[index]
+
+    def _value(self, source: Hashable, layer: int) -> Value:
+        if (source, layer) not in self._at:
+            raise _Unlike
+        return self._at[source, layer]
+
+    def _compare(self, op: Op, where: Where) -> None:
+        """An op must read in its layer what its stand-in reads in its own."""
+        stretch, phase, layer = where
+        stand_in = self._op(stretch, phase, self._stands)
+        for atom, other in zip(op.operands, stand_in.operands, strict=True):
+            if not isinstance(atom, Value) or not isinstance(other, Value):
+                continue  # literals of one shape
+            if atom is other:
+                self._shared.add(atom)
+                continue
+            if atom not in self._place or other not in self._place or self._kind(atom) != self._kind(other):
+                raise _Unlike
+            (source, there), (other_source, other_there) = self._place[atom], self._place[other]
+            if (source, there - layer) != (other_source, other_there - self._stands):
+                raise _Unlike
+
+    def _kind(self, value: Value) -> object:
+        """What is to be the same of two arguments, beside their shapes."""
+        return self._request.in_specs[self._inputs[value]] if value in self._inputs else value in self._made
+
+    def _cut(self, gone: Mapping[int, Where]) -> Graph:
+        kept = {index: self._joined(index) for index in range(len(self._ops)) if index not in gone}
+        body = self._whole.body
+        inputs = tuple(value for value in body.inputs if value not in self._alike)
+        outputs = self._outputs()
+        short = Body(inputs, tuple(body.outputs[position] for position in sorted({*outputs})), tuple(kept.values()))
+        stand_ins: dict[Part, Part] = dict(self._alike.items())
+        for index, op in kept.items():
+            stand_ins[self._ops[index]] = op
+        for index, (stretch, phase, _) in gone.items():
+            stand_in = kept[self._layers.index[stretch, phase, self._stands]]
+            stand_ins.update(_pairs(self._ops[index], stand_in))
+        following: dict[Part, Part] = {
+            alike: self._value(self._place[alike][0], self._next) for alike in self._alike.values()
+        }
+        for (stretch, phase, layer), index in self._layers.index.items():
+            if layer == self._stands:
+                following.update(_pairs(kept[index], self._op(stretch, phase, self._next)))
+        places = {value: place for place, value in enumerate(inputs)}
+        order = {position: place for place, position in enumerate(sorted({*outputs}))}
+        cut = Cut(
+            self._whole,
+            stand_ins,
+            following,
+            1 + self._left_out,
+            tuple(places[self._alike.get(value, value)] for value in body.inputs),
+            tuple(order[position] for position in outputs),
+        )
+        constants = {value: array for value, array in self._whole.constants.items() if value not in self._alike}
+        graph = Graph(short, constants, cut)
+        check(graph)
+        return graph
+
+    def _joined(self, index: int) -> Op:
+        """An op that is kept; where it reads the layer before or after its own, that which is there now."""
+        op = self._ops[index]
+        if not any(isinstance(atom, Value) and atom in self._alike for atom in op.operands):
+            return op
+        where = self._layers.where.get(index)
+        steps = {self._stands: self._left_out, self._next: -self._left_out}
+        if where is None or where[2] not in steps:
+            raise _Unlike
+
+        def moved(atom: Atom) -> Atom:
+            if not isinstance(atom, Value) or atom not in self._alike:
+                return atom
+            source, layer = self._place[atom]
+            value = self._value(source, layer + steps[where[2]])
+            if value in self._alike:
+                raise _Unlike
+            return value
+
+        return replace(op, operands=tuple(map(moved, op.operands)))
+
+    def _outputs(self) -> list[int]:
+        """For each of the outputs, which one of those that are kept stands for it."""
+        position_of = {result: position for position, result in enumerate(self._results)}
+        found = []
+        for position, (atom, time) in enumerate(self._results):
+            standing = position_of.get((self._alike.get(atom, atom), time), -1)
+            if standing < 0 or self._asked(position) != self._asked(standing):
+                raise _Unlike
+            found.append(standing)
+        return found
+
+    def _asked(self, position: int) -> object:
+        """What is asked of a result, in terms of what is kept."""
+        request, inputs = self._request, self._whole.body.inputs
+        ties = (
+            None if tie is None else self._alike.get(inputs[tie], inputs[tie])
+            for tie in (request.ties[position], request.donors[position])
+        )
+        return request.out_specs[position], *ties
+
+
+def _numbered(outputs: Iterable[Atom]) -> list[tuple[Any, int]]:
+    """Each output, and how often it was one before; literals by where they are."""
+    seen: Counter[Any] = Counter()
+    found = []
+    for position, atom in enumerate(outputs):
+        output = atom if isinstance(atom, Value) else position
+        found.append((output, seen[output]))
+        seen[output] += 1
+    return found
+
+
+def _pairs(op: Op, other: Op) -> Iterator[tuple[Part, Part]]:
+    """The parts of an op with those of one like it."""
+    yield op, other
+    yield from zip(op.results, other.results, strict=True)
+    for body, other_body in zip(op.bodies, other.bodies, strict=True):
+        yield body, other_body
+        yield from zip(body.inputs, other_body.inputs, strict=True)
+        for inner, other_inner in zip(body.ops, other_body.ops, strict=True):
+            yield from _pairs(inner, other_inner)
