@@ -180,7 +180,7 @@ def fuse(behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs
                 users[maker].add(index)
     for index in outputs:
         users[index].add(count)
-    whole = _read_once(behaviour, users)
+    whole = _read_once(behaviour, operands, users)
     kernels = []
     for root in reversed(range(count)):
         if not users[root]:
@@ -225,14 +225,32 @@ def _grown(
     return Kernel(root, frozenset(draft.members), reads, frozenset(i for i in reads if not draft.moves[i]))
 
 
-def _read_once(behaviour: Sequence[Traits], users: Sequence[set[int]]) -> frozenset[int]:
-    """Ops of several large operands that some reader cannot take in: computed again, they would read those again."""
+def _read_once(
+    behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], users: Sequence[set[int]]
+) -> frozenset[int]:
+    """Ops of several large operands that cannot be taken in on every path to some reader: they are computed once.
 
-    def taken(how: Traits, reader: int) -> bool:
-        return reader < len(behaviour) and behaviour[reader].takes and (how.product or not behaviour[reader].sums)
+    Computed again, they would read those operands again. A residual connection is one: its sum is read by the sum
+    after it, which reads too what a contraction made of it (ComputeGloballyUnfusible in instruction_fusion.cc).
+    """
+    count = len(behaviour)
+    asked = (index for index, how in enumerate(behaviour) if not how.unary)
+    bit = {index: 1 << place for place, index in enumerate(asked)}
+    once = {index for index in bit if count in users[index]}
+    behind, apart = [0] * count, [0] * count  # which of those asked of are behind an op; which not by loops alone
+    for reader in range(count):
+        makers = [maker for maker in set(operands[reader]) if 0 <= maker < count]
+        for maker in (*(maker for maker in operands[reader] if maker in bit), None):
+            behind[reader] = apart[reader] = 0
+            for between in makers:
+                paths = behind[between] | bit.get(between, 0)
+                behind[reader] |= paths
+                fits = between not in once and _taken(behaviour[between], behaviour[reader])
+                apart[reader] |= apart[between] if fits else paths
+            if maker is not None and apart[reader] & bit[maker]:
+                once.add(maker)
+    return frozenset(once)
 
-    return frozenset(
-        index
-        for index, (how, read_by) in enumerate(zip(behaviour, users, strict=True))
-        if not how.unary and not all(taken(how, reader) for reader in read_by)
-    )
+
+def _taken(maker: Traits, reader: Traits) -> bool:
+    return maker.loops and reader.takes and (maker.product or not reader.sums)

@@ -7,18 +7,29 @@ where one reads what the other made.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend import core as jex_core
 
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of
 
-Where = tuple[int, int, int]
-"""A stretch, the place within a layer of it, and the layer."""
+MOST_OFTEN = 16
+"""How often the rarest kind of op may come in one layer: kinds are told apart by their shapes too."""
+
+
+class Where(NamedTuple):
+    """A stretch, the place within a layer of it, the layer, and which repetition of the stretch that is."""
+
+    stretch: int
+    phase: int
+    layer: int
+    turn: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +38,18 @@ class Layers:
 
     Attributes:
         where: of the ops by their index.
-        index: the other way round.
+        index: the other way round, of stretch, place and layer.
         common: the layers that all stretches have.
     """
 
     where: Mapping[int, Where]
-    index: Mapping[Where, int]
+    index: Mapping[tuple[int, int, int], int]
     common: range
+
+    @cached_property
+    def turns(self) -> Mapping[tuple[int, int, int], Where]:
+        """By stretch, place and repetition."""
+        return {(where.stretch, where.phase, where.turn): where for where in self.where.values()}
 
 
 def find_layers(ops: Sequence[Op], least: int) -> Layers | None:
@@ -46,7 +62,7 @@ def find_layers(ops: Sequence[Op], least: int) -> Layers | None:
         return None
     labels = _Labels()
     stretches = _stretches(np.array([labels.of(op) for op in ops]), least)
-    return _joined(stretches, _links(ops, stretches, least), least) if stretches else None
+    return _layers(*_aligned(ops, stretches, least), least) if stretches else None
 
 
 class _Labels:
@@ -121,61 +137,41 @@ def _stretches(labels: np.ndarray, least: int) -> list[_Stretch]:
     for period in _periods(labels, least):
         alike = (labels[:-period] == labels[period:]) & free[:-period] & free[period:]
         edges = np.flatnonzero(np.diff(np.concatenate(([False], alike, [False]))))
+        taken = 0
         for begin, end in edges.reshape(-1, 2).tolist():
+            begin = max(begin, taken)
             stretch = _Stretch(begin, period, (end - begin) // period + 1)
-            if stretch.count >= least and free[begin : stretch.end].all():
+            if stretch.count >= least:
                 found.append(stretch)
-                free[begin : stretch.end] = False
+                taken = stretch.end
+                free[begin:taken] = False
     return found
 
 
 def _periods(labels: np.ndarray, least: int) -> list[int]:
-    """After how many ops a label often comes again, ascending."""
+    """After how many ops a label often comes again, or comes again for the second time, and so on; ascending."""
     order = np.argsort(labels, kind="stable")
-    same = np.diff(labels[order]) == 0
-    apart, of = np.diff(order)[same], labels[order][1:][same]
-    often = Counter(zip(of.tolist(), apart.tolist(), strict=True))
-    return sorted({distance for (_, distance), count in often.items() if count >= least - 1})
+    found: set[int] = set()
+    for times in range(1, MOST_OFTEN + 1):
+        same = labels[order][times:] == labels[order][:-times]
+        apart, of = (order[times:] - order[:-times])[same], labels[order][times:][same]
+        pairs, count = np.unique(np.stack([of, apart]), axis=1, return_counts=True)
+        found.update(pairs[1, count >= times * (least - 1)].tolist())
+    return sorted(found)
 
 
-Links = Mapping[tuple[int, int], Mapping[int, int]]
-"""For each two stretches of which one reads the other, which repetition of it reads which of the other's."""
+Reads = Mapping[tuple[int, int], Mapping[Hashable, Mapping[int, int]]]
+"""For each two stretches of which one reads the other, and each way in which it does: which repetition reads which."""
 
 
-def _joined(stretches: Sequence[_Stretch], links: Links, least: int) -> Layers:
-    longest = max(range(len(stretches)), key=lambda number: stretches[number].period * stretches[number].count)
-    layer = {longest: {turn: turn for turn in range(stretches[longest].count)}}
-    waiting = [longest]
-    while waiting:
-        known = waiting.pop()
-        for (reader, maker), link in links.items():
-            new = {reader: maker, maker: reader}.get(known)
-            if new is None or new in layer:
-                continue
-            turns = link if reader == new else {made: read for read, made in link.items()}
-            layer[new] = {turn: layer[known][there] for turn, there in turns.items() if there in layer[known]}
-            waiting.append(new)
-    layer = {number: turns for number, turns in layer.items() if len(turns) >= least}
-    first = max(min(turns.values()) for turns in layer.values())
-    last = min(max(turns.values()) for turns in layer.values())
-    where = {
-        stretches[number].start + turn * stretches[number].period + phase: (number, phase, its_layer)
-        for number, turns in layer.items()
-        for turn, its_layer in turns.items()
-        for phase in range(stretches[number].period)
-    }
-    return Layers(where, {place: index for index, place in where.items()}, range(first, last + 1))
-
-
-def _links(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> Links:
-    """Those that are one to one."""
-    within: dict[int, Where] = {}
+def _reads(ops: Sequence[Op], stretches: Sequence[_Stretch]) -> Reads:
+    within: dict[int, tuple[int, int, int]] = {}
     for number, stretch in enumerate(stretches):
         for index in range(stretch.start, stretch.end):
             turn, phase = divmod(index - stretch.start, stretch.period)
             within[index] = number, phase, turn
     made_by = {value: index for index, op in enumerate(ops) for value in op.results}
-    found: dict[tuple[int, int], dict[tuple[int, int, int], dict[int, int]]] = {}
+    found: dict[tuple[int, int], dict[Hashable, dict[int, int]]] = {}
     for index, (reader, phase, turn) in within.items():
         for position, atom in enumerate(ops[index].operands):
             made = made_by.get(atom) if isinstance(atom, Value) else None
@@ -183,5 +179,71 @@ def _links(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> Link
             if maker != reader:
                 between = found.setdefault((reader, maker), {})
                 between.setdefault((phase, position, made_phase), {})[turn] = made_turn
-    best = {pair: max(links.values(), key=lambda link: len({*link.values()})) for pair, links in found.items()}
-    return {pair: link for pair, link in best.items() if len({*link.values()}) == len(link) >= least}
+    return found
+
+
+def _aligned(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> tuple[Sequence[_Stretch], Reads]:
+    """Several repetitions of a stretch are one where they go with one of another: of an optimizer, all of a layer's."""
+    while True:
+        reads = _reads(ops, stretches)
+        for (reader, maker), ways in reads.items():
+            pairs = [pair for way in ways.values() for pair in way.items()]
+            forth, back = dict(pairs[::-1]), {made: turn for turn, made in pairs[::-1]}
+            wider = {
+                number: stretch
+                for number, beside in ((reader, forth), (maker, back))
+                if (stretch := _wider(stretches[number], beside, least))
+            }
+            if wider:
+                stretches = [wider.get(number, stretch) for number, stretch in enumerate(stretches)]
+                break
+        else:
+            return stretches, reads
+
+
+def _wider(stretch: _Stretch, beside: Mapping[int, int], least: int) -> _Stretch | None:
+    """The stretch with as many of its repetitions as one as go with one of another; None if that is one each.
+
+    Args:
+        beside: for its repetitions, the other's that they go with.
+    """
+    groups = [[*turns] for _, turns in itertools.groupby(sorted(beside), key=beside.__getitem__)]
+    size = Counter(map(len, groups)).most_common(1)[0][0]
+    rows: list[list[int]] = [[]]
+    for turns in groups:
+        whole = len(turns) == size == turns[-1] - turns[0] + 1
+        if not whole or (rows[-1] and turns[0] != rows[-1][-1] + size):
+            rows.append([])
+        if whole:
+            rows[-1].append(turns[0])
+    row = max(rows, key=len)
+    if size == 1 or len(row) < least:
+        return None
+    return _Stretch(stretch.start + row[0] * stretch.period, stretch.period * size, len(row))
+
+
+def _layers(stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
+    """The layers of the longest stretch, and of those that go with it one to one."""
+    best = {pair: max(ways.values(), key=lambda way: len({*way.values()})) for pair, ways in reads.items()}
+    longest = max(range(len(stretches)), key=lambda number: stretches[number].period * stretches[number].count)
+    layer = {longest: {turn: turn for turn in range(stretches[longest].count)}}
+    waiting = [longest]
+    while waiting:
+        known = waiting.pop()
+        for (reader, maker), way in best.items():
+            new = {reader: maker, maker: reader}.get(known)
+            if new is None or new in layer or not least <= len(way) == len({*way.values()}):
+                continue
+            turns = way if reader == new else {made: read for read, made in way.items()}
+            layer[new] = {turn: layer[known][there] for turn, there in turns.items() if there in layer[known]}
+            waiting.append(new)
+    layer = {number: turns for number, turns in layer.items() if len(turns) >= least}
+    first = max(min(turns.values()) for turns in layer.values())
+    last = min(max(turns.values()) for turns in layer.values())
+    where = {
+        stretches[number].start + turn * stretches[number].period + phase: Where(number, phase, its_layer, turn)
+        for number, turns in layer.items()
+        for turn, its_layer in turns.items()
+        for phase in range(stretches[number].period)
+    }
+    return Layers(where, {place[:3]: index for index, place in where.items()}, range(first, last + 1))

@@ -47,7 +47,7 @@ class _Shortening:
         self._next = layers.common.stop - KEPT_AFTER
         self._left_out = self._next - self._stands - 1
         self._inputs = {value: position for position, value in enumerate(graph.body.inputs)}
-        self._made = {value for op in self._ops for value in op.results}
+        self._made = {value: index for index, op in enumerate(self._ops) for value in op.results}
         self._results = _numbered(graph.body.outputs)
         self._place: dict[Value, tuple[Hashable, int]] = {}
         """Of each value that belongs to a layer: which one it is in that, and the layer."""
@@ -62,7 +62,7 @@ class _Shortening:
         """A value belongs to the layer of its op; an argument to that of the result that continues it, or to that of
         the first who reads it, as a constant does."""
         read: dict[Hashable, dict[int, Value]] = {}
-        for (stretch, phase, layer), index in self._layers.index.items():
+        for index, (stretch, phase, layer, _) in self._layers.where.items():
             op = self._ops[index]
             self._place.update((value, ((stretch, phase, at), layer)) for at, value in enumerate(op.results))
             for at, atom in enumerate(op.operands):
@@ -79,22 +79,24 @@ class _Shortening:
     def graph(self) -> Graph:
         if self._left_out < LEAST_LEFT_OUT:
             raise _Unlike
-        for where, index in self._layers.index.items():
-            if self._stands < where[2] <= self._next:
+        for index, where in self._layers.where.items():
+            if self._stands < where.layer <= self._next:
                 self._compare(self._ops[index], where)
         for value, (source, layer) in self._place.items():
-            if self._stands < layer < self._next:
+            if self._left(layer):
                 self._alike[value] = self._value(source, self._stands)
         stand_ins = set(self._alike.values())
         if not self._shared.isdisjoint({*self._alike, *stand_ins}) or not stand_ins.isdisjoint(self._alike):
             raise _Unlike
-        return self._cut({i: where for i, where in self._layers.where.items() if self._stands < where[2] < self._next})
+        return self._cut({i: where for i, where in self._layers.where.items() if self._left(where.layer)})
 
     def _op(self, stretch: int, phase: int, layer: int) -> Op:
-        index = self._layers.index.get((stretch, phase, layer))
-        if index is None:
+        return self._ops[self._index(stretch, phase, layer)]
+
+    def _index(self, stretch: int, phase: int, layer: int) -> int:
+        if (stretch, phase, layer) not in self._layers.index:
             raise _Unlike
-        return self._ops[index]
+        return self._layers.index[stretch, phase, layer]
 
     def _value(self, source: Hashable, layer: int) -> Value:
         if (source, layer) not in self._at:
@@ -103,8 +105,8 @@ class _Shortening:
 
     def _compare(self, op: Op, where: Where) -> None:
         """An op must read in its layer what its stand-in reads in its own."""
-        stretch, phase, layer = where
-        stand_in = self._op(stretch, phase, self._stands)
+        stands_at = self._layers.where[self._index(where.stretch, where.phase, self._stands)]
+        stand_in = self._op(*stands_at[:3])
         for atom, other in zip(op.operands, stand_in.operands, strict=True):
             if not isinstance(atom, Value) or not isinstance(other, Value):
                 continue  # literals of one shape
@@ -113,9 +115,21 @@ class _Shortening:
                 continue
             if atom not in self._place or other not in self._place or self._kind(atom) != self._kind(other):
                 raise _Unlike
-            (source, there), (other_source, other_there) = self._place[atom], self._place[other]
-            if (source, there - layer) != (other_source, other_there - self._stands):
+            if self._place[atom][0] != self._place[other][0]:
                 raise _Unlike
+            if self._ahead(atom, where) != self._ahead(other, stands_at):
+                raise _Unlike
+
+    def _ahead(self, atom: Value, reader: Where) -> int:
+        """By how many layers what an op reads is ahead of it; in the op's own stretch, by how many repetitions."""
+        made = self._maker(atom)
+        if made is not None and made.stretch == reader.stretch:
+            return made.turn - reader.turn
+        return self._place[atom][1] - reader.layer
+
+    def _maker(self, value: Value) -> Where | None:
+        """Where a value is made, if in a layer."""
+        return self._layers.where.get(self._made.get(value, -1))
 
     def _kind(self, value: Value) -> object:
         """What is to be the same of two arguments, beside their shapes."""
@@ -130,7 +144,7 @@ class _Shortening:
         stand_ins: dict[Part, Part] = dict(self._alike.items())
         for index, op in kept.items():
             stand_ins[self._ops[index]] = op
-        for index, (stretch, phase, _) in gone.items():
+        for index, (stretch, phase, _, _) in gone.items():
             stand_in = kept[self._layers.index[stretch, phase, self._stands]]
             stand_ins.update(_pairs(self._ops[index], stand_in))
         following: dict[Part, Part] = {
@@ -154,26 +168,43 @@ class _Shortening:
         check(graph)
         return graph
 
+    def _left(self, layer: int) -> bool:
+        """Whether a layer is left out."""
+        return self._stands < layer < self._next
+
     def _joined(self, index: int) -> Op:
-        """An op that is kept; where it reads the layer before or after its own, that which is there now."""
-        op = self._ops[index]
+        """An op that is kept; where it reads a layer that is left out, it reads that which is there instead."""
+        op, where = self._ops[index], self._layers.where.get(index)
         if not any(isinstance(atom, Value) and atom in self._alike for atom in op.operands):
             return op
-        where = self._layers.where.get(index)
-        steps = {self._stands: self._left_out, self._next: -self._left_out}
-        if where is None or where[2] not in steps:
+        if where is None:
             raise _Unlike
+        self._compare(op, where)
+        return replace(op, operands=tuple(self._instead(atom, where) for atom in op.operands))
 
-        def moved(atom: Atom) -> Atom:
-            if not isinstance(atom, Value) or atom not in self._alike:
-                return atom
-            source, layer = self._place[atom]
-            value = self._value(source, layer + steps[where[2]])
-            if value in self._alike:
-                raise _Unlike
-            return value
+    def _instead(self, atom: Atom, reader: Where) -> Atom:
+        """What an op reads that is kept: in its own stretch that of the next repetition that is there on that side."""
+        if not isinstance(atom, Value) or atom not in self._alike:
+            return atom
+        source, layer = self._place[atom]
+        ahead = self._ahead(atom, reader)
+        made = self._maker(atom)
+        if made is not None and made.stretch == reader.stretch and abs(ahead) == 1:
+            while self._left(layer):
+                made = self._turn(made.stretch, made.phase, made.turn + ahead)
+                layer = made.layer
+        elif reader.layer in (self._stands, self._next):
+            layer += self._left_out if reader.layer == self._stands else -self._left_out
+        value = self._value(source, layer)
+        if value in self._alike:
+            raise _Unlike
+        return value
 
-        return replace(op, operands=tuple(map(moved, op.operands)))
+    def _turn(self, stretch: int, phase: int, turn: int) -> Where:
+        where = self._layers.turns.get((stretch, phase, turn))
+        if where is None:
+            raise _Unlike
+        return where
 
     def _outputs(self) -> list[int]:
         """For each of the outputs, which one of those that are kept stands for it."""
