@@ -40,11 +40,13 @@ class Layers:
         where: of the ops by their index.
         index: the other way round, of stretch, place and layer.
         common: the layers that all stretches have.
+        outer: those that a stretch begins or ends with; with layers in the order of their names, any may be.
     """
 
     where: Mapping[int, Where]
     index: Mapping[tuple[int, int, int], int]
     common: range
+    outer: frozenset[int]
 
     @cached_property
     def turns(self) -> Mapping[tuple[int, int, int], Where]:
@@ -119,15 +121,19 @@ def _holds_jaxpr(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Ops `[start, start + period * count)`, whose labels repeat after `period`."""
+    """Ops `[start, stop)`, whose labels repeat after `period`."""
 
     start: int
     period: int
-    count: int
+    stop: int
 
     @property
-    def end(self) -> int:
-        return self.start + self.period * self.count
+    def count(self) -> int:
+        return (self.stop - self.start) // self.period
+
+    def within(self, index: int) -> tuple[int, int]:
+        """Of one of the ops, in which repetition it is, and which one of that."""
+        return divmod(index - self.start, self.period)
 
 
 def _stretches(labels: np.ndarray, least: int) -> list[_Stretch]:
@@ -139,12 +145,11 @@ def _stretches(labels: np.ndarray, least: int) -> list[_Stretch]:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], alike, [False]))))
         taken = 0
         for begin, end in edges.reshape(-1, 2).tolist():
-            begin = max(begin, taken)
-            stretch = _Stretch(begin, period, (end - begin) // period + 1)
+            stretch = _Stretch(max(begin, taken), period, end + period)
             if stretch.count >= least:
                 found.append(stretch)
-                taken = stretch.end
-                free[begin:taken] = False
+                taken = stretch.stop
+                free[stretch.start : taken] = False
     return found
 
 
@@ -160,18 +165,20 @@ def _periods(labels: np.ndarray, least: int) -> list[int]:
     return sorted(found)
 
 
-Reads = Mapping[tuple[int, int], Mapping[Hashable, Mapping[int, int]]]
-"""For each two stretches of which one reads the other, and each way in which it does: which repetition reads which."""
+Ways = Mapping[tuple[int, int, int], Mapping[int, int]]
+"""For each way in which one stretch reads another (place, operand, and place read): which repetition reads which."""
+Reads = Mapping[tuple[int, int], Ways]
+"""By reader and maker."""
 
 
 def _reads(ops: Sequence[Op], stretches: Sequence[_Stretch]) -> Reads:
     within: dict[int, tuple[int, int, int]] = {}
     for number, stretch in enumerate(stretches):
-        for index in range(stretch.start, stretch.end):
-            turn, phase = divmod(index - stretch.start, stretch.period)
+        for index in range(stretch.start, stretch.start + stretch.count * stretch.period):
+            turn, phase = stretch.within(index)
             within[index] = number, phase, turn
     made_by = {value: index for index, op in enumerate(ops) for value in op.results}
-    found: dict[tuple[int, int], dict[Hashable, dict[int, int]]] = {}
+    found: dict[tuple[int, int], dict[tuple[int, int, int], dict[int, int]]] = {}
     for index, (reader, phase, turn) in within.items():
         for position, atom in enumerate(ops[index].operands):
             made = made_by.get(atom) if isinstance(atom, Value) else None
@@ -184,9 +191,15 @@ def _reads(ops: Sequence[Op], stretches: Sequence[_Stretch]) -> Reads:
 
 def _aligned(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> tuple[Sequence[_Stretch], Reads]:
     """Several repetitions of a stretch are one where they go with one of another: of an optimizer, all of a layer's."""
+    turned: set[int] = set()
     while True:
         reads = _reads(ops, stretches)
         for (reader, maker), ways in reads.items():
+            begun = _turned(ops, stretches[reader], ways)
+            if begun != stretches[reader] and reader not in turned:
+                turned.add(reader)
+                stretches = [begun if number == reader else stretch for number, stretch in enumerate(stretches)]
+                break
             pairs = [pair for way in ways.values() for pair in way.items()]
             forth, back = dict(pairs[::-1]), {made: turn for turn, made in pairs[::-1]}
             wider = {
@@ -219,7 +232,30 @@ def _wider(stretch: _Stretch, beside: Mapping[int, int], least: int) -> _Stretch
     row = max(rows, key=len)
     if size == 1 or len(row) < least:
         return None
-    return _Stretch(stretch.start + row[0] * stretch.period, stretch.period * size, len(row))
+    start, period = stretch.start + row[0] * stretch.period, stretch.period * size
+    return _Stretch(start, period, start + period * len(row))
+
+
+def _turned(ops: Sequence[Op], stretch: _Stretch, ways: Ways) -> _Stretch:
+    """The stretch begun where it comes to another repetition of the other; layers may be in the order of their names.
+
+    Args:
+        ways: how it reads the other.
+    """
+    reading = [(phase, ways[phase, position, made]) for phase, position, made in sorted(ways)]
+    for (last, before), (first, after) in itertools.pairwise(reading):
+        both = [turn for turn in after if turn in before and turn + 1 in before]
+        apart = {after[turn] - before[turn] for turn in both}
+        if len(apart) > 1 and all(after[turn] == before[turn + 1] for turn in both):
+            made = {value for phase in range(last + 1) for value in ops[stretch.start + phase].results}
+            while first - 1 > last and made.isdisjoint(_values(ops[stretch.start + first - 1])):
+                first -= 1
+            return _Stretch(stretch.start + first, stretch.period, stretch.stop)
+    return stretch
+
+
+def _values(op: Op) -> list[Value]:
+    return [atom for atom in op.operands if isinstance(atom, Value)]
 
 
 def _layers(stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
@@ -246,4 +282,5 @@ def _layers(stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
         for turn, its_layer in turns.items()
         for phase in range(stretches[number].period)
     }
-    return Layers(where, {place[:3]: index for index, place in where.items()}, range(first, last + 1))
+    outer = frozenset(turns[end(turns)] for turns in layer.values() for end in (min, max))
+    return Layers(where, {place[:3]: index for index, place in where.items()}, range(first, last + 1), outer)

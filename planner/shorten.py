@@ -7,6 +7,7 @@ like what stands for it, and nothing else may read it: else the program is plann
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -43,9 +44,8 @@ class _Shortening:
     def __init__(self, graph: Graph, request: Request, layers: Layers):
         self._whole, self._request, self._layers = graph, request, layers
         self._ops = graph.body.ops
-        self._stands = layers.common.start + KEPT_BEFORE - 1
-        self._next = layers.common.stop - KEPT_AFTER
-        self._left_out = self._next - self._stands - 1
+        inner = _longest(layers.common[KEPT_BEFORE:-KEPT_AFTER], layers.outer)
+        self._stands, self._next, self._left_out = inner.start - 1, inner.stop, len(inner)
         self._inputs = {value: position for position, value in enumerate(graph.body.inputs)}
         self._made = {value: index for index, op in enumerate(self._ops) for value in op.results}
         self._results = _numbered(graph.body.outputs)
@@ -225,6 +225,12 @@ class _Shortening:
             for tie in (request.ties[position], request.donors[position])
         )
         return request.out_specs[position], *ties
+
+
+def _longest(numbers: range, without: frozenset[int]) -> range:
+    """The longest row of numbers between those that it is to be without."""
+    borders = [numbers.start - 1, *sorted(without.intersection(numbers)), numbers.stop]
+    return max((range(low + 1, high) for low, high in itertools.pairwise(borders)), key=len)
 
 
 def _numbered(outputs: Iterable[Atom]) -> list[tuple[Any, int]]:

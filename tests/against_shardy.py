@@ -46,18 +46,25 @@ DIFFERENCES = {
     "Shardy shards what an update leaves alone; XLA gathers it": {"dynamic_update_slice"},
     "Shardy shards a repeated dimension, or one matched in part; it rarely pays": {"reshape", "tile"},
     "ours knows only batch dimensions, as the library calls do": {"symmetric_product"},
+    "ours adds up what a gather finds in shards only where nothing is sliced that is indexed": {"gather"},
+    "what it computes may be anything, and parts of it need not be put together by the same": {"reduce"},
+    "to the power of nought it lowers to a constant": {"integer_pow"},
+    "an empty array lowers to a constant": {"pad"},
 }  # fmt: skip
 """Primitives whose registered rule is not what the fallback would give for every case, and why."""
 
 
 def usable(rule: ShardingRule | None) -> object:
-    """What of a rule can be sharded, with factors numbered in order."""
+    """What of a rule can be sharded, with factors numbered in the order in which arrays show them; None for nothing."""
     if rule is None:
         return None
     numbers: dict[str, tuple[int, int, bool]] = {}
-    for factor in rule.factors:
-        if factor not in rule.replication:
+    shown = (factor for dims in (*rule.operands, *rule.results) for dim in dims for factor in dim)
+    for factor in dict.fromkeys(shown):
+        if factor not in rule.replication and rule.sizes[factor] > 1:
             numbers[factor] = len(numbers), rule.sizes[factor], factor in rule.reduction
+    if not numbers:
+        return None
     return [
         [[[numbers[f] for f in dim if f in numbers] for dim in dims] for dims in arrays]
         for arrays in (rule.operands, rule.results)

@@ -87,13 +87,18 @@ def bytes_by_kind(
     return total
 
 
-def differences(found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:
-    """What differs in shape, dtype, or value by more than the tolerance of the dtype; empty where all is well."""
+def differences(found: Sequence[Any], wanted: Sequence[Any], rounding: Sequence[float] | None = None) -> list[str]:
+    """What differs in shape, dtype, or value by more than the tolerance of the dtype; empty where all is well.
+
+    Args:
+        rounding: for each result, how far it may be off beside, for that is what rounding makes of it.
+    """
     wrong = []
+    allowed = rounding or [0.0] * len(wanted)
     for position, (have, want) in enumerate(zip(found, wanted, strict=True)):
         if (have.shape, have.dtype) != (want.shape, want.dtype):
             wrong.append(f"result {position} is {have.dtype}{have.shape}, not {want.dtype}{want.shape}")
-        elif not (error := compare(have, want)) <= TOLERANCE.get(str(want.dtype), 0.0):
+        elif not (error := compare(have, want)) <= max(allowed[position], TOLERANCE.get(str(want.dtype), 0.0)):
             wrong.append(f"result {position} is off by {error:.1e}")
     return wrong
 

@@ -151,6 +151,21 @@ def test_a_convolutions_borders_are_exchanged_rightly() -> None:
         assert not differences([planned.jit()(image, kernel)], [fn(image, kernel)])
 
 
+@pytest.mark.parametrize("size", [(1,), (2,), (2, 3)])
+def test_channels_are_not_split_under_a_window_as_large_as_the_image(size: tuple[int, ...]) -> None:
+    """The compiler crashes where they are."""
+    image, kernel = floats(8, 4, *size), floats(8, 1, *size)
+
+    def fn(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(image, kernel, (1,) * len(size), "VALID", feature_group_count=4)
+
+    priced = priced_on(Case("depthwise", fn, (image, kernel)), MESH)
+    (index,) = (index for index, node in enumerate(priced.decisions.nodes) if node.members)
+    assert priced.decisions.nodes[index].sizes == [8]
+    for found in run_as_assigned(random_assignments(priced, 12, "depthwise"), MESH, (image, kernel)).results:
+        assert not differences(found, [fn(image, kernel)])
+
+
 # Updates of one row
 
 UPDATES = {

@@ -7,8 +7,6 @@ from planned import Job, outcomes
 from random_programs import draw
 
 COUNT, TOGETHER = 100, 10
-ROUNDED = {93}
-"""A gradient that amplifies rounding: a softmax summed in another order moves it by a fifth of a per cent."""
 
 
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
@@ -17,10 +15,7 @@ def test_random_programs_compute_the_same(first: int) -> None:
     """To draw one that fails alone: `python tests/sweep.py random --only NUMBER`."""
     programs = [draw(number) for number in range(first, first + TOGETHER)]
     found = outcomes([Job(program.case, (program.mesh,), drawn=0, solved=False) for program in programs])
-    bad = [outcome for outcome in found if outcome.status not in ("passed", "not run")]
-    assert {outcome.name for outcome in bad} == {
-        f"random {number}" for number in ROUNDED if number // TOGETHER == first // TOGETHER
-    }, bad
+    assert not [outcome for outcome in found if outcome.status not in ("passed", "not run")]
     assert any(outcome.shards > 1 for outcome in found)
 
 

@@ -60,6 +60,9 @@ def _convolution(
     elif feature_group_count == image_features:
         channels = ("channel", "multiplier")
         lhs, rhs, out = ("batch", "channel"), (channels, None), ("batch", channels)
+        if all(results[0].shape[axis] == 1 for axis in out_spec[2:]):
+            # Of a window as large as the image XLA makes a product, whose partitioning crashes the compiler.
+            lhs, rhs, out = ("batch", None), (None, None), ("batch", None)
     elif batch_group_count == image_batch == kernel_features:
         lhs, rhs, out = ("channel", None), ("channel", None), (None, "channel")
     else:
