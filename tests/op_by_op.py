@@ -1,7 +1,7 @@
 """A program run op by op, and how far rounding alone moves its results.
 
-XLA's CPU compiler gets some unsharded programs wrong too (an update of a slice in place, before what it replaces was
-read); run op by op they are right. And where a result is mostly rounding, there is no number to hold a plan against:
+Some programs give other numbers compiled as a whole than op by op without being sharded at all, by far more than rounding;
+what is right, the ops say one by one. And where a result is mostly rounding, there is no number to hold a plan against:
 each argument is moved at random by a unit in the last place, and each op's result by one for each term of its sums.
 """
 
