@@ -1,8 +1,8 @@
 """A program run op by op, and how far rounding alone moves its results.
 
-Some programs give other numbers compiled as a whole than op by op without being sharded at all, by far more than rounding;
-what is right, the ops say one by one. And where a result is mostly rounding, there is no number to hold a plan against:
-each argument is moved at random by a unit in the last place, and each op's result by one for each term of its sums.
+Some programs give other numbers compiled as a whole than op by op, unsharded, by far more than rounding; what is right,
+the ops say one by one. And where a result is mostly rounding, there is no number to hold a plan against: each argument
+is moved at random by a unit in the last place, and each op's result by one for each term of its sums.
 """
 
 from __future__ import annotations
