@@ -90,9 +90,6 @@ class _Shortening:
             raise _Unlike
         return self._cut({i: where for i, where in self._layers.where.items() if self._left(where.layer)})
 
-    def _op(self, stretch: int, phase: int, layer: int) -> Op:
-        return self._ops[self._index(stretch, phase, layer)]
-
     def _index(self, stretch: int, phase: int, layer: int) -> int:
         if (stretch, phase, layer) not in self._layers.index:
             raise _Unlike
@@ -105,12 +102,12 @@ class _Shortening:
 
     def _compare(self, op: Op, where: Where) -> None:
         """An op must read in its layer what its stand-in reads in its own."""
-        stands_at = self._layers.where[self._index(where.stretch, where.phase, self._stands)]
-        stand_in = self._op(*stands_at[:3])
-        for atom, other in zip(op.operands, stand_in.operands, strict=True):
+        index = self._index(where.stretch, where.phase, self._stands)
+        stands_at = self._layers.where[index]
+        for atom, other in zip(op.operands, self._ops[index].operands, strict=True):
             if not isinstance(atom, Value) or not isinstance(other, Value):
                 continue  # literals of one shape
-            if atom is other:
+            if atom is other and atom not in self._alike:
                 self._shared.add(atom)
                 continue
             if atom not in self._place or other not in self._place or self._kind(atom) != self._kind(other):
@@ -152,7 +149,7 @@ class _Shortening:
         }
         for (stretch, phase, layer), index in self._layers.index.items():
             if layer == self._stands:
-                following.update(_pairs(kept[index], self._op(stretch, phase, self._next)))
+                following.update(_pairs(kept[index], kept[self._index(stretch, phase, self._next)]))
         places = {value: place for place, value in enumerate(inputs)}
         order = {position: place for place, position in enumerate(sorted({*outputs}))}
         cut = Cut(
