@@ -160,7 +160,7 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
         if isinstance(part, Value) and isinstance(following, Value):
             pace = 0
             for array, later in reversed([*zip(made.get(part, ()), made.get(following, ()), strict=False)]):
-                pace = abs(born[later] - born[array])
+                pace = abs(born[later] - born[array]) // graph.cut.strides.get(part, 1)
                 yield array, (graph.cut.times, pace)
             yield part, (graph.cut.times, pace)
 

@@ -133,6 +133,7 @@ class Cut:
         stand_ins: for ops, values and bodies of the whole graph, what stands for them; without those that are the same.
         following: for each part of the layer that stands for others, the same one layer on.
         times: how many layers that one stands for, itself included.
+        strides: where layers come in another order, how many come from that one to the next, as far as they are kept.
         inputs, outputs: for each of the whole graph's, the position here of what stands for it.
     """
 
@@ -140,6 +141,7 @@ class Cut:
     stand_ins: Mapping[Part, Part]
     following: Mapping[Part, Part]
     times: int
+    strides: Mapping[Part, int]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 

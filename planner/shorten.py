@@ -147,9 +147,13 @@ class _Shortening:
         following: dict[Part, Part] = {
             alike: self._value(self._place[alike][0], self._next) for alike in self._alike.values()
         }
+        strides: dict[Part, int] = {}
         for (stretch, phase, layer), index in self._layers.index.items():
             if layer == self._stands:
-                following.update(_pairs(kept[index], kept[self._index(stretch, phase, self._next)]))
+                after = self._index(stretch, phase, self._next)
+                pairs = dict(_pairs(kept[index], kept[after]))
+                following.update(pairs)
+                strides.update(dict.fromkeys(pairs, self._stride(self._layers.where[index], self._layers.where[after])))
         places = {value: place for place, value in enumerate(inputs)}
         order = {position: place for place, position in enumerate(sorted({*outputs}))}
         cut = Cut(
@@ -157,6 +161,7 @@ class _Shortening:
             stand_ins,
             following,
             1 + self._left_out,
+            strides,
             tuple(places[self._alike.get(value, value)] for value in body.inputs),
             tuple(order[position] for position in outputs),
         )
@@ -164,6 +169,12 @@ class _Shortening:
         graph = Graph(short, constants, cut)
         check(graph)
         return graph
+
+    def _stride(self, one: Where, other: Where) -> int:
+        """How many repetitions that are kept it is from one to another."""
+        low, high = sorted((one.turn, other.turn))
+        between = (self._layers.turns.get((one.stretch, one.phase, turn)) for turn in range(low, high))
+        return sum(where is not None and not self._left(where.layer) for where in between)
 
     def _left(self, layer: int) -> bool:
         """Whether a layer is left out."""
