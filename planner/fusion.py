@@ -240,7 +240,11 @@ def _read_once(
     behind, apart = [0] * count, [0] * count  # which of those asked of are behind an op; which not by loops alone
     for reader in range(count):
         makers = [maker for maker in set(operands[reader]) if 0 <= maker < count]
-        for maker in (*(maker for maker in operands[reader] if maker in bit), None):
+        large = [maker for maker in operands[reader] if maker in bit]
+        if not behaviour[reader].takes:  # it may read thousands
+            once.update(large)
+            large = []
+        for maker in (*large, None):
             behind[reader] = apart[reader] = 0
             for between in makers:
                 paths = behind[between] | bit.get(between, 0)

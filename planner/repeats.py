@@ -40,7 +40,7 @@ class Layers:
         where: of the ops by their index.
         index: the other way round, of stretch, place and layer.
         common: the layers that all stretches have.
-        outer: those that a stretch begins or ends with; with layers in the order of their names, any may be.
+        outer: those that a stretch begins or ends with, or lacks; with layers in the order of their names, any may be.
     """
 
     where: Mapping[int, Where]
@@ -64,7 +64,7 @@ def find_layers(ops: Sequence[Op], least: int) -> Layers | None:
         return None
     labels = _Labels()
     stretches = _stretches(np.array([labels.of(op) for op in ops]), least)
-    return _layers(*_aligned(ops, stretches, least), least) if stretches else None
+    return _layers(ops, *_aligned(ops, stretches, least), least) if stretches else None
 
 
 class _Labels:
@@ -145,8 +145,10 @@ def _stretches(labels: np.ndarray, least: int) -> list[_Stretch]:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], alike, [False]))))
         taken = 0
         for begin, end in edges.reshape(-1, 2).tolist():
-            stretch = _Stretch(max(begin, taken), period, end + period)
-            if stretch.count >= least:
+            start = max(begin, taken)
+            count = (end - start) // period + 1
+            if count >= least:
+                stretch = _Stretch(start, period, start + count * period)
                 found.append(stretch)
                 taken = stretch.stop
                 free[stretch.start : taken] = False
@@ -258,10 +260,14 @@ def _values(op: Op) -> list[Value]:
     return [atom for atom in op.operands if isinstance(atom, Value)]
 
 
-def _layers(stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
-    """The layers of the longest stretch, and of those that go with it one to one."""
+def _layers(ops: Sequence[Op], stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
+    """The layers of the longest stretch, and of those that go with it one to one.
+
+    Layers follow each other as they read each other; those of an optimizer may be in the order of their names.
+    """
     best = {pair: max(ways.values(), key=lambda way: len({*way.values()})) for pair, ways in reads.items()}
-    longest = max(range(len(stretches)), key=lambda number: stretches[number].period * stretches[number].count)
+    lengths = [(_chained(ops, stretch), stretch.period * stretch.count) for stretch in stretches]
+    longest = lengths.index(max(lengths))
     layer = {longest: {turn: turn for turn in range(stretches[longest].count)}}
     waiting = [longest]
     while waiting:
@@ -282,5 +288,14 @@ def _layers(stretches: Sequence[_Stretch], reads: Reads, least: int) -> Layers:
         for turn, its_layer in turns.items()
         for phase in range(stretches[number].period)
     }
-    outer = frozenset(turns[end(turns)] for turns in layer.values() for end in (min, max))
-    return Layers(where, {place[:3]: index for index, place in where.items()}, range(first, last + 1), outer)
+    common = range(first, last + 1)
+    outer = {turns[end(turns)] for turns in layer.values() for end in (min, max)}
+    outer.update(*({*common}.difference(turns.values()) for turns in layer.values()))
+    return Layers(where, {place[:3]: index for index, place in where.items()}, common, frozenset(outer))
+
+
+def _chained(ops: Sequence[Op], stretch: _Stretch) -> bool:
+    """Whether its second repetition reads its first."""
+    first, second = (ops[stretch.start + turn * stretch.period :][: stretch.period] for turn in (0, 1))
+    made = {value for op in first for value in op.results}
+    return any(not made.isdisjoint(_values(op)) for op in second)
