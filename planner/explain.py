@@ -50,7 +50,7 @@ def argument_lines(plan: Plan) -> Iterable[str]:
     for value in plan.choice.priced.graph.whole.body.inputs:
         spec = to_spec(plan.choice.assignment.home(value))
         shape = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-        key = (re.sub(r"(?<=/)\d+(?=/)", "*", value.name), shape, layout_text(spec))
+        key = (re.sub(r"\d+(?=/)", "*", value.name), shape, layout_text(spec))
         groups.setdefault(key, []).append(value.name)
     for (pattern, shape, text), names in groups.items():
         name = names[0] if len(names) == 1 else f"{pattern} ({len(names)})"

@@ -96,7 +96,7 @@ def marching(u: jax.Array) -> jax.Array:
     return u
 
 
-NAMED = {f"h_{place}": {"w": floats(64, 64) / 8, "b": floats(64)} for place in range(2 * DEPTH)}
+NAMED = {f"h_{place}": {"w": floats(64, 64) / 8, "b": floats(64)} for place in range(DEPTH + 10)}
 
 
 def adam(state: Any, x: jax.Array) -> Any:
