@@ -128,7 +128,7 @@ class Calibration:
         seconds = iter([float(np.median(samples)) for samples in self._samples])
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
-        products = {name: next(seconds) for name in self._products}
+        products = {name: next(seconds) / probes.PRODUCTS for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
         memory = _memory_curve(dict(zip(self._arrays, arrays, strict=True)), launch)
         memory_rate = memory[-1].nbytes / memory[-1].seconds

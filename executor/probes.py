@@ -23,6 +23,8 @@ MATRICES = (
 )  # fmt: skip
 """Rows, contracted size and columns of the products that are timed: square, flat and thin ones."""
 MATRIX_TYPES = ("float32", "bfloat16")
+PRODUCTS = 3
+"""In a step of a product's probe."""
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
@@ -76,13 +78,23 @@ class CallProbe:
 
 
 def matmul_probe(rows: int, inner: int, columns: int, dtype: str) -> LoopProbe:
-    """A product, of which one element goes into the next left operand, so that it is done each time."""
+    """The product as training has it forwards and, of a transposed operand, backwards: `PRODUCTS` in all.
 
-    def step(left: jax.Array, right: jax.Array) -> Arrays:
-        product = left @ right
-        return left.at[0, 0].set(product[opaque_zero(left[0]), 0] / inner), right
+    An element of each goes into an operand of the next, so that they are done one after the other, each time.
+    """
 
-    return LoopProbe(step, ((rows, inner), (inner, columns)), dtype)
+    def step(left: jax.Array, right: jax.Array, right_turned: jax.Array, left_turned: jax.Array) -> Arrays:
+        zero = opaque_zero(left[0])
+
+        def after(operand: jax.Array, product: jax.Array) -> jax.Array:
+            return operand.at[0, 0].set(product[zero, 0] / inner)
+
+        right_turned = after(right_turned, left @ right)
+        left_turned = after(left_turned, left @ right_turned.T)
+        return after(left, left_turned.T @ right), right, right_turned, left_turned
+
+    shapes = ((rows, inner), (inner, columns), (columns, inner), (inner, rows))
+    return LoopProbe(step, shapes, dtype)
 
 
 def launch_probe() -> LoopProbe:

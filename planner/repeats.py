@@ -121,38 +121,69 @@ def _holds_jaxpr(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Ops `[start, stop)`, whose labels repeat after `period`."""
+    """Ops `[start, end)`, whose labels repeat after `period`, `count` times in all."""
 
     start: int
     period: int
-    stop: int
+    count: int
 
     @property
-    def count(self) -> int:
-        return (self.stop - self.start) // self.period
+    def ops(self) -> int:
+        return self.count * self.period
 
-    def within(self, index: int) -> tuple[int, int]:
-        """Of one of the ops, in which repetition it is, and which one of that."""
-        return divmod(index - self.start, self.period)
+    @property
+    def end(self) -> int:
+        return self.start + self.ops
+
+    def part(self, first: int, count: int) -> _Stretch:
+        """Some repetitions of it."""
+        return _Stretch(self.start + first * self.period, self.period, count)
+
+
+class _Run(NamedTuple):
+    """Ops `[start, stop)`, whose labels repeat after `period`; the last repetition need not be whole."""
+
+    start: int
+    stop: int
+    period: int
+
+    def whole(self, start: int, stop: int) -> _Stretch:
+        """The whole repetitions between."""
+        return _Stretch(start, self.period, (stop - start) // self.period)
 
 
 def _stretches(labels: np.ndarray, least: int) -> list[_Stretch]:
-    """Stretches of many repetitions, apart from each other; short periods first, which long ones are multiples of."""
+    """Stretches of many repetitions, apart from each other.
+
+    What may be the end of one or the beginning of the next goes where most ops are in whole repetitions.
+    """
+    found, free = [], 0
+    runs = sorted(_runs(labels, least))
+    for run, after in itertools.zip_longest(runs, runs[1:]):
+        start, stop = max(run.start, free), run.stop
+        if after and after.start < stop:
+            parts = [
+                (run.whole(start, border), after.whole(border, after.stop)) for border in range(after.start, stop + 1)
+            ]
+            stop = after.start + max(range(len(parts)), key=lambda at: sum(part.ops for part in parts[at]))
+        found.append(run.whole(start, stop))
+        free = stop
+    return [stretch for stretch in found if stretch.count >= least]
+
+
+def _runs(labels: np.ndarray, least: int) -> Iterator[_Run]:
+    """Runs of many repetitions; two may share what is less than a repetition of each.
+
+    Short periods are looked for first, which long ones are multiples of.
+    """
     free = np.ones(labels.size, dtype=bool)
-    found = []
     for period in _periods(labels, least):
         alike = (labels[:-period] == labels[period:]) & free[:-period] & free[period:]
         edges = np.flatnonzero(np.diff(np.concatenate(([False], alike, [False]))))
-        taken = 0
-        for begin, end in edges.reshape(-1, 2).tolist():
-            start = max(begin, taken)
-            count = (end - start) // period + 1
-            if count >= least:
-                stretch = _Stretch(start, period, start + count * period)
-                found.append(stretch)
-                taken = stretch.stop
-                free[stretch.start : taken] = False
-    return found
+        for start, end in edges.reshape(-1, 2).tolist():
+            if (end - start) // period + 1 >= least:
+                free[start + period : end] = False
+                yield _Run(start, end + period, period)
 
 
 def _periods(labels: np.ndarray, least: int) -> list[int]:
@@ -167,17 +198,16 @@ def _periods(labels: np.ndarray, least: int) -> list[int]:
     return sorted(found)
 
 
-Ways = Mapping[tuple[int, int, int], Mapping[int, int]]
-"""For each way in which one stretch reads another (place, operand, and place read): which repetition reads which."""
-Reads = Mapping[tuple[int, int], Ways]
-"""By reader and maker."""
+Reads = Mapping[tuple[int, int], Mapping[tuple[int, int, int], Mapping[int, int]]]
+"""By reader and maker, for each way in which one stretch reads another (place, operand, and place read): which
+repetition reads which."""
 
 
 def _reads(ops: Sequence[Op], stretches: Sequence[_Stretch]) -> Reads:
     within: dict[int, tuple[int, int, int]] = {}
     for number, stretch in enumerate(stretches):
-        for index in range(stretch.start, stretch.start + stretch.count * stretch.period):
-            turn, phase = stretch.within(index)
+        for index in range(stretch.start, stretch.end):
+            turn, phase = divmod(index - stretch.start, stretch.period)
             within[index] = number, phase, turn
     made_by = {value: index for index, op in enumerate(ops) for value in op.results}
     found: dict[tuple[int, int], dict[tuple[int, int, int], dict[int, int]]] = {}
@@ -192,28 +222,38 @@ def _reads(ops: Sequence[Op], stretches: Sequence[_Stretch]) -> Reads:
 
 
 def _aligned(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> tuple[Sequence[_Stretch], Reads]:
-    """Several repetitions of a stretch are one where they go with one of another: of an optimizer, all of a layer's."""
-    turned: set[int] = set()
+    """Several repetitions of a stretch are one where they go with one of another: of an optimizer, all of a layer's.
+
+    Where a stretch comes to the other's repetitions a second time, a second stretch begins.
+    """
     while True:
         reads = _reads(ops, stretches)
         for (reader, maker), ways in reads.items():
-            begun = _turned(ops, stretches[reader], ways)
-            if begun != stretches[reader] and reader not in turned:
-                turned.add(reader)
-                stretches = [begun if number == reader else stretch for number, stretch in enumerate(stretches)]
-                break
             pairs = [pair for way in ways.values() for pair in way.items()]
             forth, back = dict(pairs[::-1]), {made: turn for turn, made in pairs[::-1]}
-            wider = {
-                number: stretch
+            changed = {
+                number: [stretch]
                 for number, beside in ((reader, forth), (maker, back))
                 if (stretch := _wider(stretches[number], beside, least))
             }
-            if wider:
-                stretches = [wider.get(number, stretch) for number, stretch in enumerate(stretches)]
+            if again := next(filter(None, map(_second_time, ways.values())), 0):
+                first, count = stretches[reader], stretches[reader].count
+                changed = changed or {reader: [first.part(0, again), first.part(again, count - again)]}
+            if changed:
+                stretches = [new for number, old in enumerate(stretches) for new in changed.get(number, [old])]
                 break
         else:
             return stretches, reads
+
+
+def _second_time(way: Mapping[int, int]) -> int:
+    """The first repetition that reads what one has read that is not beside it; 0 if there is none."""
+    last: dict[int, int] = {}
+    for turn, made in sorted(way.items()):
+        if last.setdefault(made, turn) < turn - 1:
+            return turn
+        last[made] = turn
+    return 0
 
 
 def _wider(stretch: _Stretch, beside: Mapping[int, int], least: int) -> _Stretch | None:
@@ -234,26 +274,7 @@ def _wider(stretch: _Stretch, beside: Mapping[int, int], least: int) -> _Stretch
     row = max(rows, key=len)
     if size == 1 or len(row) < least:
         return None
-    start, period = stretch.start + row[0] * stretch.period, stretch.period * size
-    return _Stretch(start, period, start + period * len(row))
-
-
-def _turned(ops: Sequence[Op], stretch: _Stretch, ways: Ways) -> _Stretch:
-    """The stretch begun where it comes to another repetition of the other; layers may be in the order of their names.
-
-    Args:
-        ways: how it reads the other.
-    """
-    reading = [(phase, ways[phase, position, made]) for phase, position, made in sorted(ways)]
-    for (last, before), (first, after) in itertools.pairwise(reading):
-        both = [turn for turn in after if turn in before and turn + 1 in before]
-        apart = {after[turn] - before[turn] for turn in both}
-        if len(apart) > 1 and all(after[turn] == before[turn + 1] for turn in both):
-            made = {value for phase in range(last + 1) for value in ops[stretch.start + phase].results}
-            while first - 1 > last and made.isdisjoint(_values(ops[stretch.start + first - 1])):
-                first -= 1
-            return _Stretch(stretch.start + first, stretch.period, stretch.stop)
-    return stretch
+    return _Stretch(stretch.start + row[0] * stretch.period, stretch.period * size, len(row))
 
 
 def _values(op: Op) -> list[Value]:
@@ -266,7 +287,7 @@ def _layers(ops: Sequence[Op], stretches: Sequence[_Stretch], reads: Reads, leas
     Layers follow each other as they read each other; those of an optimizer may be in the order of their names.
     """
     best = {pair: max(ways.values(), key=lambda way: len({*way.values()})) for pair, ways in reads.items()}
-    lengths = [(_chained(ops, stretch), stretch.period * stretch.count) for stretch in stretches]
+    lengths = [(_chained(ops, stretch), stretch.ops) for stretch in stretches]
     longest = lengths.index(max(lengths))
     layer = {longest: {turn: turn for turn in range(stretches[longest].count)}}
     waiting = [longest]

@@ -118,6 +118,16 @@ def test_explain_names_the_arguments() -> None:
     assert "tensor-parallel" in text or "data-parallel" in text
 
 
+def test_explain_groups_layers_by_their_names() -> None:
+    def named(params: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        for place in range(3):
+            x = x @ params[f"h_{place}"]["w"]
+        return x
+
+    params = {f"h_{place}": {"w": floats(64, 64)} for place in range(3)}
+    assert "params/h_*/w (3)" in plan(named, (params, floats(64, 64)), MESH).explain()
+
+
 def test_attention_uses_every_device() -> None:
     """Heads or rows: something is split eight ways where all are worth it."""
     shapes = [jax.ShapeDtypeStruct((16, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)]

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from cases import Case, floats
 from forced import device_mesh
@@ -99,17 +100,18 @@ def marching(u: jax.Array) -> jax.Array:
 NAMED = {f"h_{place}": {"w": floats(64, 64) / 8, "b": floats(64)} for place in range(DEPTH + 10)}
 
 
+def named_loss(layers: Any, x: jax.Array) -> jax.Array:
+    y = x
+    for place in range(len(layers)):
+        y = y + jnp.tanh(y @ layers[f"h_{place}"]["w"] + layers[f"h_{place}"]["b"])
+    return (y**2).mean()
+
+
 def adam(state: Any, x: jax.Array) -> Any:
     """Layers are in the order of their names for the optimizer, one moment after the other: h_0, h_1, h_10."""
 
-    def loss(layers: Any) -> jax.Array:
-        y = x
-        for place in range(len(layers)):
-            y = y + jnp.tanh(y @ layers[f"h_{place}"]["w"] + layers[f"h_{place}"]["b"])
-        return (y**2).mean()
-
     layers, first, second = state
-    grads = jax.grad(loss)(layers)
+    grads = jax.grad(named_loss)(layers, x)
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
     second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, second, grads)
     layers = jax.tree.map(lambda w, m, v: w - 0.1 * m / (jnp.sqrt(v) + 1e-6), layers, first, second)
@@ -163,6 +165,29 @@ def test_the_plan_is_that_of_the_whole_program(case: Case, backend: str) -> None
         assert other.communicated_bytes == pytest.approx(one.communicated_bytes, rel=1e-6)
         # What outlives its layer counts as if that of all layers were there, which it may be bit by bit.
         assert 0.98 * one.peak_bytes <= other.peak_bytes <= 1.2 * one.peak_bytes
+
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "nesterov": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adamw": optax.adamw(1e-3),
+    "lion": optax.lion(1e-4),
+    "rmsprop": optax.rmsprop(1e-3, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_layers_are_found_whatever_the_optimizer(optimizer: optax.GradientTransformation) -> None:
+    def step(layers: Any, state: Any, x: jax.Array) -> Any:
+        updates, state = optimizer.update(jax.grad(named_loss)(layers, x), state, layers)
+        return optax.apply_updates(layers, updates), state
+
+    with jax.numpy_dtype_promotion("standard"):  # Adam multiplies its step by floats
+        traced = trace(step, (NAMED, optimizer.init(NAMED), floats(32, 64)))
+    whole = build_graph(traced)
+    short = shorten(whole, read_request(traced, None, None, (0, 1)))
+    assert len(short.body.ops) < 0.75 * len(whole.body.ops)
 
 
 @pytest.mark.parametrize("case", DEEP[1:5], ids=lambda case: case.name)
