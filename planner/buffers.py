@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,7 @@ class Timeline:
         starts: when each instruction runs; those of one kernel at the same time.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
-            all, and how much later the one of the next layer is made.
+            all, and how much later than one the next is made.
     """
 
     arrays: dict[Array, Allocation] = field(default_factory=dict)
@@ -156,11 +158,14 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
     made: dict[Value, list[Array]] = {}
     for array in born:
         made.setdefault(array.value, []).append(array)
-    for part, following in graph.cut.following.items():
-        if isinstance(part, Value) and isinstance(following, Value):
+    for part, alike in graph.cut.kept.items():
+        if isinstance(part, Value):
             pace = 0
-            for array, later in reversed([*zip(made.get(part, ()), made.get(following, ()), strict=False)]):
-                pace = abs(born[later] - born[array]) // graph.cut.strides.get(part, 1)
+            for place, array in reversed([*enumerate(made.get(part, ()))]):
+                rows = (made.get(value, ()) for value in alike if isinstance(value, Value))
+                births = sorted(born[row[place]] for row in rows if place < len(row))
+                gaps = [later - one for one, later in itertools.pairwise(births)]
+                pace = statistics.median_low(gaps or [0])
                 yield array, (graph.cut.times, pace)
             yield part, (graph.cut.times, pace)
 

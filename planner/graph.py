@@ -131,17 +131,15 @@ class Cut:
 
     Attributes:
         stand_ins: for ops, values and bodies of the whole graph, what stands for them; without those that are the same.
-        following: for each part of the layer that stands for others, the same one layer on.
+        kept: for each part of the layer that stands for others, the same of some layers that are kept, itself included.
         times: how many layers that one stands for, itself included.
-        strides: where layers come in another order, how many come from that one to the next, as far as they are kept.
         inputs, outputs: for each of the whole graph's, the position here of what stands for it.
     """
 
     whole: Graph
     stand_ins: Mapping[Part, Part]
-    following: Mapping[Part, Part]
+    kept: Mapping[Part, tuple[Part, ...]]
     times: int
-    strides: Mapping[Part, int]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -171,7 +169,7 @@ class Graph:
 
     def times(self, part: Part) -> int:
         """How many of the whole graph an op, a value or a body inside an op stands for, itself included."""
-        return 1 if self.cut is None or part not in self.cut.following else self.cut.times
+        return 1 if self.cut is None or part not in self.cut.kept else self.cut.times
 
     def walk(self) -> Iterator[tuple[Op, tuple[Op, ...]]]:
         """Every op with the ops around it, in program order, an op before the ops inside it."""

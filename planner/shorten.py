@@ -144,24 +144,23 @@ class _Shortening:
         for index, (stretch, phase, _, _) in gone.items():
             stand_in = kept[self._layers.index[stretch, phase, self._stands]]
             stand_ins.update(_pairs(self._ops[index], stand_in))
-        following: dict[Part, Part] = {
-            alike: self._value(self._place[alike][0], self._next) for alike in self._alike.values()
-        }
-        strides: dict[Part, int] = {}
+        rest = [layer for layer in self._layers.common if not self._left(layer)]
+        alike: dict[Part, tuple[Part, ...]] = {}
+        for value in self._alike.values():
+            same = (self._at.get((self._place[value][0], layer)) for layer in rest)
+            alike[value] = tuple(one for one in same if one is not None)
         for (stretch, phase, layer), index in self._layers.index.items():
             if layer == self._stands:
-                after = self._index(stretch, phase, self._next)
-                pairs = dict(_pairs(kept[index], kept[after]))
-                following.update(pairs)
-                strides.update(dict.fromkeys(pairs, self._stride(self._layers.where[index], self._layers.where[after])))
+                others = (self._layers.index.get((stretch, phase, one)) for one in rest)
+                rows = [_pairs(kept[index], kept[other]) for other in others if other is not None]
+                alike.update((row[0][0], tuple(part for _, part in row)) for row in zip(*rows, strict=True))
         places = {value: place for place, value in enumerate(inputs)}
         order = {position: place for place, position in enumerate(sorted({*outputs}))}
         cut = Cut(
             self._whole,
             stand_ins,
-            following,
+            alike,
             1 + self._left_out,
-            strides,
             tuple(places[self._alike.get(value, value)] for value in body.inputs),
             tuple(order[position] for position in outputs),
         )
@@ -169,12 +168,6 @@ class _Shortening:
         graph = Graph(short, constants, cut)
         check(graph)
         return graph
-
-    def _stride(self, one: Where, other: Where) -> int:
-        """How many repetitions that are kept it is from one to another."""
-        low, high = sorted((one.turn, other.turn))
-        between = (self._layers.turns.get((one.stretch, one.phase, turn)) for turn in range(low, high))
-        return sum(where is not None and not self._left(where.layer) for where in between)
 
     def _left(self, layer: int) -> bool:
         """Whether a layer is left out."""

@@ -118,11 +118,20 @@ def adam(state: Any, x: jax.Array) -> Any:
     return layers, first, second
 
 
+def sliced(layers: Any, x: jax.Array) -> jax.Array:
+    """Slices of all weights are made before any layer runs, in the order of their names."""
+    for place in range(len(layers)):
+        upper, lower = jnp.split(layers[f"h_{place}"]["w"], 2)
+        x = x + x[:, :32] @ upper + jnp.sin(x[:, 32:]) @ lower
+    return x
+
+
 STACKS = jax.tree.map(lambda *rows: np.stack(rows), *WEIGHTS)
 DEEP = [
     Case("forward", forward, (WEIGHTS, X)),
     Case("train", train, ((WEIGHTS, WEIGHTS), X)),
     Case("adam", adam, ((NAMED, NAMED, NAMED), floats(32, 64))),
+    Case("sliced", sliced, (NAMED, floats(32, 64))),
     Case("rematerialised", rematerialised, (WEIGHTS, X)),
     Case("dropped out", dropped_out, (WEIGHTS, X, np.zeros(2, np.uint32))),
     Case("stacked", stacked, (STACKS, X)),
@@ -163,8 +172,10 @@ def test_the_plan_is_that_of_the_whole_program(case: Case, backend: str) -> None
         one, other = whole.instead(picks).prediction, short.instead(short.candidates[name]).prediction
         assert other.compute_seconds == pytest.approx(one.compute_seconds, rel=1e-6)
         assert other.communicated_bytes == pytest.approx(one.communicated_bytes, rel=1e-6)
-        # What outlives its layer counts as if that of all layers were there, which it may be bit by bit.
-        assert 0.98 * one.peak_bytes <= other.peak_bytes <= 1.2 * one.peak_bytes
+        # What outlives its layer counts as if that of all layers were there, which it may be bit by bit: of weights
+        # that are gathered and sliced, the one goes as the other comes.
+        most = 1.7 if case.fn is sliced else 1.2
+        assert 0.98 * one.peak_bytes <= other.peak_bytes <= most * one.peak_bytes
 
 
 OPTIMIZERS = {
@@ -190,7 +201,7 @@ def test_layers_are_found_whatever_the_optimizer(optimizer: optax.GradientTransf
     assert len(short.body.ops) < 0.75 * len(whole.body.ops)
 
 
-@pytest.mark.parametrize("case", DEEP[1:5], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", DEEP[1:6], ids=lambda case: case.name)
 def test_all_layers_run_as_planned(case: Case) -> None:
     planned = plan(case.fn, case.args, MESH)
     found = check(planned, case.args)
