@@ -236,9 +236,9 @@ def _aligned(ops: Sequence[Op], stretches: Sequence[_Stretch], least: int) -> tu
                 for number, beside in ((reader, forth), (maker, back))
                 if (stretch := _wider(stretches[number], beside, least))
             }
-            if again := next(filter(None, map(_second_time, ways.values())), 0):
-                first, count = stretches[reader], stretches[reader].count
-                changed = changed or {reader: [first.part(0, again), first.part(again, count - again)]}
+            first, again = stretches[reader], max(map(_second_time, ways.values()))
+            if not changed and least <= again <= first.count - least:
+                changed = {reader: [first.part(0, again), first.part(again, first.count - again)]}
             if changed:
                 stretches = [new for number, old in enumerate(stretches) for new in changed.get(number, [old])]
                 break
