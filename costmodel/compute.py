@@ -17,6 +17,7 @@ def roofline_seconds(
     nbytes: ArrayLike,
     dtype: str,
     elements: Mapping[str, ArrayLike] = MappingProxyType({}),
+    crowding: float = 1.0,
 ) -> np.ndarray:
     """Seconds on one device, without the launch (which the ops of one fusion share).
 
@@ -25,12 +26,13 @@ def roofline_seconds(
         nbytes: read from and written to memory by this device.
         dtype: numpy name of the type that the arithmetic is done in.
         elements: by class of `ELEMENT_CLASSES`, how many this device works on.
+        crowding: see `Device.memory_seconds`.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009).
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
     beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
-    return np.maximum(arithmetic, device.memory_seconds(nbytes)) + beside
+    return np.maximum(arithmetic, device.memory_seconds(nbytes, crowding)) + beside
 
 
 def matmul_seconds(
@@ -41,6 +43,7 @@ def matmul_seconds(
     columns: ArrayLike,
     batch: ArrayLike = 1.0,
     nbytes: ArrayLike = 0.0,
+    transposed: bool = False,
 ) -> np.ndarray:
     """Seconds of a matrix multiplication on one device, its launch included; formula and source in `costmodel.gemm`.
 
@@ -49,5 +52,6 @@ def matmul_seconds(
         rows, inner, columns: the sizes on one device; a convolution's rows are its output positions.
         batch: how many products.
         nbytes: of operands and results that go through this device's memory.
+        transposed: whether the left operand lies the other way round in memory.
     """
-    return device.matmul_shape(dtype).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)
+    return device.matmul_shape(dtype, transposed).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)

@@ -1,17 +1,21 @@
-"""Seconds of a matrix multiplication by its shape: six parameters a type, fitted to what was measured.
+"""Seconds of a matrix multiplication by its shape: six parameters a type, fitted to what was measured; on CPUs eight.
 
-    launch + max(2 (b (m + h) (n + h) + o) (k + c) / rate, bytes / bandwidth)
+    launch + max(2 (b (m + h) (n + h) + o) (k + c) / rate + s max(0, b k (m + n) - e), bytes / bandwidth)
 
 for b products of [m, k] and [k, n]. What is added is work that the units do in vain: at the edges of the result (h rows
 and columns), at the start and end of each sum (c elements), and on cores that are left over when the result is small
 (o elements). On one core o is 0. The bandwidth is that of the caches where the operands stay in them. Counting tiles in
 whole rounds of the cores is no better on XLA's measurements as a whole, and jumps where a planner wants a slope.
+
+A CPU's core rearranges the operands before it multiplies, line by line from far apart, and waits for each of the
+elements beyond those that its cache holds (e) for s seconds: 64 rows times weights of 4 MiB take twice as long as four
+times 1 MiB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +24,8 @@ from costmodel.least_squares import fit_positive
 
 DOUBT = 10.0
 """How freely the data may move a parameter that it says little of; see `fit_positive`."""
+KNOWN = 1e-3
+"""The same for what is known."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class MatmulShape:
         half_rate_size: with so many rows or columns, and all else large, it runs at half the rate.
         half_rate_inner: the same for the size that is summed over.
         half_rate_outputs: the same for the elements of the result, all batches together.
+        cached_elements: of both operands, all batches together, that a core's cache holds.
+        overflow_seconds: of each element beyond those.
     """
 
     launch_seconds: float
@@ -39,6 +47,17 @@ class MatmulShape:
     half_rate_size: float = 0.0
     half_rate_inner: float = 0.0
     half_rate_outputs: float = 0.0
+    cached_elements: float = 0.0
+    overflow_seconds: float = 0.0
+
+    def scaled(self, speed: float, wait: float) -> MatmulShape:
+        """The same where all runs `speed` times as fast, and what starts waits `wait` times as long."""
+        return replace(
+            self,
+            launch_seconds=self.launch_seconds * wait,
+            bytes_per_second=self.bytes_per_second * speed,
+            overflow_seconds=self.overflow_seconds / speed,
+        )
 
     def efficiency(self, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike, batch: ArrayLike = 1.0) -> np.ndarray:
         """The share of the rate that a product of these sizes reaches, were memory no bound.
@@ -67,9 +86,11 @@ class MatmulShape:
             batch: how many products.
             nbytes: of operands and results that go through memory.
         """
-        flops = 2.0 * np.asarray(batch, dtype=float) * np.asarray(rows, dtype=float) * np.asarray(inner, dtype=float)
-        arithmetic = flops * columns / flops_per_second / self.efficiency(rows, inner, columns, batch)
-        return self.launch_seconds + np.maximum(arithmetic, np.asarray(nbytes, dtype=float) / self.bytes_per_second)
+        m, k, n, b = (np.asarray(size, dtype=float) for size in (rows, inner, columns, batch))
+        arithmetic = 2.0 * b * m * k * n / flops_per_second / self.efficiency(rows, inner, columns, batch)
+        overflow = np.maximum(0.0, b * k * (m + n) - self.cached_elements) * self.overflow_seconds
+        memory = np.asarray(nbytes, dtype=float) / self.bytes_per_second
+        return np.asarray(self.launch_seconds + np.maximum(arithmetic + overflow, memory))
 
 
 @dataclass(frozen=True)
@@ -97,18 +118,28 @@ class MatmulFit:
     relative_error: float
 
 
-def fit_matmul(samples: Sequence[MatmulSample], bytes_per_second: float) -> MatmulFit:
+def fit_matmul(
+    samples: Sequence[MatmulSample],
+    bytes_per_second: float,
+    *,
+    rearranged: bool = False,
+    flops_per_second: float | None = None,
+) -> MatmulFit:
     """The curve through timed products of one type.
 
     Args:
-        samples: six at least, from launch-bound to large, wide and narrow.
+        samples: as many as parameters at least, from launch-bound to large, wide and narrow.
         bytes_per_second: of the device's memory; samples that stay in caches move it.
+        rearranged: whether operands beyond the caches are waited for, two parameters more.
+        flops_per_second: the rate of a large product, if that is known; else it is fitted.
 
     Raises:
         ValueError: fewer samples than parameters.
     """
-    if len(samples) < 6:
-        raise ValueError(f"a matmul curve has six parameters; six samples at least are needed, got {len(samples)}")
+    # A core's cache is about a megabyte, and memory answers after about a hundred nanoseconds, with a line of 16.
+    overflow = [2.0**18, 5e-9] if rearranged else []
+    if len(samples) < 6 + len(overflow):
+        raise ValueError(f"a matmul curve has {6 + len(overflow)} parameters, got {len(samples)} samples")
     rows, inner, columns, batch, nbytes, seconds = np.array(
         [(s.rows, s.inner, s.columns, s.batch, s.nbytes, s.seconds) for s in samples]
     ).T
@@ -120,9 +151,11 @@ def fit_matmul(samples: Sequence[MatmulSample], bytes_per_second: float) -> Matm
 
     # A core's tile is of the order of 16 by 16 where units are filled by columns; a sum of 64 hides its start; a
     # machine of 100 cores wants some 10⁵ elements of a result.
-    start = np.array([1.1 * best_rate, float(seconds.min()), bytes_per_second, 16.0, 64.0, 1e5])
+    start = np.array([1.1 * best_rate, float(seconds.min()), bytes_per_second, 16.0, 64.0, 1e5, *overflow])
     # The fastest product seen is not far from the rate: a few noisy ones alone would not tell rate from efficiency.
-    doubt = np.array([1.0, np.inf, DOUBT, DOUBT, DOUBT, DOUBT])
+    doubt = np.array([1.0, np.inf, *[DOUBT] * (len(start) - 2)])
+    if flops_per_second is not None:
+        start[0], doubt[0] = flops_per_second, KNOWN
     fitted = fit_positive(predict, seconds, start, doubt)
     errors = np.abs(predict(fitted) / seconds - 1)
     rate, *shape = fitted.tolist()

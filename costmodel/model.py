@@ -19,6 +19,7 @@ from costmodel.fit import CollectiveFit, fitted_seconds
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
+from costmodel.waits import Wait, waiting_seconds
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,14 @@ class Group:
         levels: by kind of collective, their links, once for each protocol of theirs.
         fits: what was measured of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
+        waits: how long its devices wait for each other, where they share cores.
     """
 
     size: int
     levels: Mapping[str, tuple[Levels, ...]]
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
+    waits: tuple[Wait, ...]
 
     def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
         fits = [fit for fit in self.fits if fit.kind == kind]
@@ -90,6 +93,11 @@ class MeshCost:
         """
         return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
 
+    def waiting_seconds(self, axes: Sequence[str], computed: float) -> float:
+        """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`."""
+        group = self.groups[frozenset(axes)]
+        return waiting_seconds(group.waits, group.size, computed)
+
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""
         return float(self.collective_seconds(kind, axes, 0.0))
@@ -104,9 +112,10 @@ class MeshCost:
         nbytes: ArrayLike,
         dtype: str,
         elements: Mapping[str, ArrayLike] = MappingProxyType({}),
+        crowding: float = 1.0,
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
-        return roofline_seconds(self.device, flops, nbytes, dtype, elements)
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements, crowding)
 
     def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int) -> np.ndarray:
         """Seconds of copying so many bytes on one device with their elements in another order."""
@@ -121,9 +130,10 @@ class MeshCost:
         columns: ArrayLike,
         batch: ArrayLike = 1.0,
         nbytes: ArrayLike = 0.0,
+        transposed: bool = False,
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
-        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes)
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed)
 
 
 @dataclass(frozen=True)
@@ -185,9 +195,11 @@ def _subsets(axis_names: Sequence[str]) -> Iterable[frozenset[str]]:
 def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     segments = [segment for axis in axes for segment in axis]
     innermost = len(topology.dims) - 1
+    inside = all(segment.dim == innermost for segment in segments)
     return Group(
         size=math.prod(segment.size for segment in segments),
         levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
-        fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
+        fits=topology.measured if inside else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
+        waits=topology.waits,
     )

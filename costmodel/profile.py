@@ -14,8 +14,9 @@ from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
+from costmodel.waits import Wait
 
-FORMAT = 5
+FORMAT = 6
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -125,11 +126,13 @@ def _topology(record: _Record) -> Topology:
         ),
         backend=record.text("backend", get_args(Backend)),
         measured=tuple(_fit(fit) for fit in record.records("measured")),
+        waits=tuple(_wait(wait) for wait in record.records("waits")),
     )
 
 
 def _device(record: _Record) -> Device:
     rates, shapes = record.record("flops_per_second"), record.record("matmul")
+    transposed = record.record("transposed_matmul")
     if not rates.fields:
         raise ProfileError(f"{record.source}: {rates.place} is empty; at least one type's rate belongs there")
     return Device(
@@ -146,6 +149,7 @@ def _device(record: _Record) -> Device:
         convolution_slowdown=record.number("convolution_slowdown"),
         call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
+        transposed_matmul={dtype: _matmul_shape(transposed.record(dtype)) for dtype in transposed.fields},
     )
 
 
@@ -168,6 +172,8 @@ def _matmul_shape(record: _Record) -> MatmulShape:
         half_rate_size=record.number("half_rate_size"),
         half_rate_inner=record.number("half_rate_inner"),
         half_rate_outputs=record.number("half_rate_outputs"),
+        cached_elements=record.number("cached_elements"),
+        overflow_seconds=record.number("overflow_seconds"),
     )
 
 
@@ -192,6 +198,10 @@ def _eager(record: _Record) -> Eager:
         latency_seconds=record.number("latency_seconds"),
         bytes_per_second=record.number("bytes_per_second", 1),
     )
+
+
+def _wait(record: _Record) -> Wait:
+    return Wait(int(record.number("group_size", 2)), record.number("skew_seconds"))
 
 
 def _fit(record: _Record) -> CollectiveFit:

@@ -19,6 +19,7 @@ from costmodel.calls import CallCost
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
+from costmodel.waits import Wait
 
 LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
@@ -70,6 +71,7 @@ class Device:
             memory; a class that is not listed takes nothing more.
         matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
             listed goes by the nearest one that is, as its rate does.
+        transposed_matmul: the same for products whose left operand is transposed, where they were measured apart.
         convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
         call: what calling a program takes beside running it.
     """
@@ -84,15 +86,20 @@ class Device:
     convolution_slowdown: float = 1.0
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+    transposed_matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 
-    def memory_seconds(self, nbytes: ArrayLike) -> np.ndarray:
-        """Seconds in which an op's bytes, read and written, move between this device and its caches and memory."""
+    def memory_seconds(self, nbytes: ArrayLike, crowding: float = 1.0) -> np.ndarray:
+        """Seconds in which an op's bytes, read and written, move between this device and its caches and memory.
+
+        Args:
+            crowding: how many times as many bytes move until these come again, and share the caches with them.
+        """
         total = np.asarray(nbytes, dtype=float)
         if not self.memory_curve:
             return total / self.memory_bytes_per_second
         sizes = np.array([sample.nbytes for sample in self.memory_curve])
         rates = sizes / np.array([sample.seconds for sample in self.memory_curve])
-        return total / np.exp(np.interp(np.log(np.maximum(1.0, total)), np.log(sizes), np.log(rates)))
+        return total / np.exp(np.interp(np.log(np.maximum(1.0, crowding * total)), np.log(sizes), np.log(rates)))
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -104,14 +111,8 @@ class Device:
             launch_seconds=self.launch_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
             call=self.call.scaled(wait),
-            matmul={
-                dtype: replace(
-                    shape,
-                    launch_seconds=shape.launch_seconds * wait,
-                    bytes_per_second=shape.bytes_per_second * speed,
-                )
-                for dtype, shape in self.matmul.items()
-            },
+            matmul={dtype: shape.scaled(speed, wait) for dtype, shape in self.matmul.items()},
+            transposed_matmul={dtype: shape.scaled(speed, wait) for dtype, shape in self.transposed_matmul.items()},
         )
 
     def rate(self, dtype: str) -> float:
@@ -126,11 +127,12 @@ class Device:
                 return self.flops_per_second[name] * multiple
         return min(self.flops_per_second.values())
 
-    def matmul_shape(self, dtype: str) -> MatmulShape:
+    def matmul_shape(self, dtype: str, transposed: bool = False) -> MatmulShape:
         """How the time of a matrix multiplication depends on its sizes; where nothing was measured, by the roofline."""
-        for name, _ in _stand_ins(dtype):
-            if name in self.matmul:
-                return self.matmul[name]
+        for shapes in (self.transposed_matmul, self.matmul) if transposed else (self.matmul,):
+            for name, _ in _stand_ins(dtype):
+                if name in shapes:
+                    return shapes[name]
         return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
 
 
@@ -223,6 +225,7 @@ class Topology:
         dims: outermost first, each larger than one; none for a single device.
         backend: the compiler that will be used, since backends choose different collectives.
         measured: fits of collectives within the innermost dimension, in place of formulas.
+        waits: how long devices wait for each other there, where they share cores.
     """
 
     name: str
@@ -230,6 +233,7 @@ class Topology:
     dims: tuple[Dim, ...]
     backend: Backend
     measured: tuple[CollectiveFit, ...] = ()
+    waits: tuple[Wait, ...] = ()
 
     def __post_init__(self) -> None:
         for dim in self.dims:

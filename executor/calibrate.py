@@ -25,6 +25,7 @@ from costmodel.cpus import host_memory_bytes
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
+from costmodel.waits import FREE_SECONDS, Wait
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
 
@@ -38,8 +39,8 @@ SHORT_LOOP, LONGEST_LOOP = 4, 2000
 CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 """Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
 
-Products = Mapping[tuple[tuple[int, int, int], str], float]
-"""Seconds by rows, contracted size and columns, and type."""
+Products = Mapping[tuple[str, tuple[int, int, int], str], float]
+"""Seconds by product, layer and type; see `probes.product_probe`."""
 Progress = Callable[[int, int], None]
 Timed = Callable[[], float]
 """Runs something once and returns the seconds that it took."""
@@ -52,7 +53,7 @@ def calibrate(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in about four minutes for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about five minutes for eight CPU devices, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
@@ -87,8 +88,9 @@ class Calibration:
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
         self._products = {
-            (sizes, dtype): probes.matmul_probe(*sizes, dtype)
-            for sizes in probes.MATRICES
+            (product, layer, dtype): probes.product_probe(product, layer, dtype)
+            for layer in probes.LAYERS
+            for product in probes.PRODUCTS
             for dtype in probes.MATRIX_TYPES
         }
         self._collectives = {
@@ -96,6 +98,12 @@ class Calibration:
             for kind in KINDS
             for group_size in _group_sizes(len(self._devices))
             for nbytes in collective_bytes
+        }
+        self._waits = {
+            (products, group_size): probes.wait_probe(products, group_size)
+            for products in probes.WAITED_AFTER
+            for group_size in (1, *_group_sizes(len(self._devices)))
+            if self._devices[0].platform == "cpu" and len(self._devices) > 1
         }
         self._calls = probes.call_probes()
         self._timed: list[Timed] = []
@@ -107,7 +115,8 @@ class Calibration:
 
     @property
     def _loops(self) -> list[LoopProbe]:
-        return [self._launch, *self._arrays.values(), *self._products.values(), *self._collectives.values()]
+        kinds = (self._arrays, self._products, self._collectives, self._waits)
+        return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Compiles the probes; `progress` is called with how many are done."""
@@ -125,14 +134,16 @@ class Calibration:
 
     def model(self) -> CostModel:
         """Fitted to the medians of all rounds."""
-        seconds = iter([float(np.median(samples)) for samples in self._samples])
+        rounds = iter(self._samples)
+        seconds = (float(np.median(samples)) for samples in rounds)
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
-        products = {name: next(seconds) / probes.PRODUCTS for name in self._products}
+        products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
+        waits = {name: np.array(next(rounds)) for name in self._waits}
         memory = _memory_curve(dict(zip(self._arrays, arrays, strict=True)), launch)
         memory_rate = memory[-1].nbytes / memory[-1].seconds
-        curves = _matmul_curves(products, memory_rate)
+        curves, transposed = _matmul_curves(products, memory_rate, self._devices[0].platform == "cpu")
         fits = fit_collectives(
             Sample(kind, group_size, nbytes * len(self._devices), taken)
             for (kind, group_size, nbytes), taken in collectives.items()
@@ -145,10 +156,12 @@ class Calibration:
             memory_curve=memory,
             launch_seconds=launch,
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
+            transposed_matmul={dtype: curve.shape for dtype, curve in transposed.items()},
         )
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-        return CostModel(_topology(self._devices, device, fits), measured_on=_conditions() | errors)
+        topology = replace(_topology(self._devices, device, fits), waits=_waits(waits, fits))
+        return CostModel(topology, measured_on=_conditions() | errors)
 
 
 def _group_sizes(device_count: int) -> list[int]:
@@ -259,7 +272,7 @@ class _TimedCalls:
     def each(self, name: str) -> float:
         """Seconds of one element beside its way through memory."""
         probe = self.probes[name]
-        memory = probe.arrays * float(self.bare.memory_seconds(probe.moved_bytes / probe.arrays))
+        memory = float(self.bare.memory_seconds(probe.moved_bytes))
         return max(0.0, self.net(name) - memory) / probe.elements
 
 
@@ -272,18 +285,37 @@ def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySam
     )
 
 
-def _matmul_curves(products: Products, memory_rate: float) -> dict[str, MatmulFit]:
-    """By type."""
-    curves = {}
+def _matmul_curves(
+    products: Products, memory_rate: float, on_cpu: bool
+) -> tuple[dict[str, MatmulFit], dict[str, MatmulFit]]:
+    """By type; on CPUs, where another library multiplies a transposed left operand, those with one apart."""
+    straight, transposed = {}, {}
     for dtype in probes.MATRIX_TYPES:
         width = jnp.dtype(dtype).itemsize
-        samples = [
-            MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
-            for ((m, k, n), type_), taken in products.items()
-            if type_ == dtype
-        ]
-        curves[dtype] = fit_matmul(samples, memory_rate)
-    return curves
+        samples: dict[bool, list[MatmulSample]] = {False: [], True: []}
+        for (product, layer, type_), taken in products.items():
+            if type_ == dtype:
+                m, k, n = probes.product_sizes(product, layer)
+                apart = on_cpu and product == probes.TRANSPOSED
+                samples[apart].append(MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken))
+        curve = straight[dtype] = fit_matmul(samples[False], memory_rate, rearranged=on_cpu)
+        if samples[True]:
+            rate = curve.flops_per_second
+            transposed[dtype] = fit_matmul(samples[True], memory_rate, flops_per_second=rate)
+    return straight, transposed
+
+
+def _waits(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[CollectiveFit]) -> tuple[Wait, ...]:
+    """By the seconds of each round, in which the machine is as fast with waiting as without."""
+    waits = []
+    for fit in fits:
+        if fit.kind == "all-reduce" and rounds:
+            size = fit.group_size
+            alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
+            together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
+            computed = np.maximum(alone, 2 * FREE_SECONDS)
+            waits.append(Wait.of(size, computed, together - alone - fit.start_seconds))
+    return tuple(waits)
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

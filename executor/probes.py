@@ -17,14 +17,17 @@ from jax import lax
 
 Arrays = tuple[jax.Array, ...]
 
-MATRICES = (
-    (64, 64, 64), (128, 512, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 512, 512),
-    (512, 16, 512), (512, 512, 16), (64, 1024, 256), (32, 1024, 1024), (1024, 32, 1024),
+LAYERS = (
+    (64, 64, 64), (128, 512, 128), (256, 256, 256), (512, 512, 512), (16, 512, 512), (32, 512, 1024), (64, 1024, 256),
+    (32, 1024, 1024), (1024, 128, 128), (512, 128, 64),
 )  # fmt: skip
-"""Rows, contracted size and columns of the products that are timed: square, flat and thin ones."""
+"""Rows, inputs and outputs of the linear layers whose products are timed: square, flat and thin ones."""
+WAITED_AFTER = (2, 4, 16, 48)
+"""How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
+TRANSPOSED = "gradient of weights"
+PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
+"""Of a layer in training; in the last the left operand is transposed."""
 MATRIX_TYPES = ("float32", "bfloat16")
-PRODUCTS = 3
-"""In a step of a product's probe."""
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
@@ -77,24 +80,31 @@ class CallProbe:
         return (4.0 if self.kept else 8.0) * self.arrays * math.prod(self.shape)
 
 
-def matmul_probe(rows: int, inner: int, columns: int, dtype: str) -> LoopProbe:
-    """The product as training has it forwards and, of a transposed operand, backwards: `PRODUCTS` in all.
+def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> LoopProbe:
+    """One of the `PRODUCTS` of a layer; an element of it goes into an operand, so that it is done each time."""
+    rows, inputs, outputs = layer
+    multiply: Callable[[jax.Array, jax.Array], jax.Array]
+    multiply, left, right = {
+        "results": (lambda x, weights: x @ weights, (rows, inputs), (inputs, outputs)),
+        "gradient of inputs": (lambda dy, weights: dy @ weights.T, (rows, outputs), (inputs, outputs)),
+        TRANSPOSED: (lambda x, dy: x.T @ dy, (rows, inputs), (rows, outputs)),
+    }[product]
+    inner = product_sizes(product, layer)[1]
 
-    An element of each goes into an operand of the next, so that they are done one after the other, each time.
-    """
+    def step(x: jax.Array, y: jax.Array) -> Arrays:
+        return x.at[0, 0].set(multiply(x, y)[opaque_zero(x[0]), 0] / inner), y
 
-    def step(left: jax.Array, right: jax.Array, right_turned: jax.Array, left_turned: jax.Array) -> Arrays:
-        zero = opaque_zero(left[0])
+    return LoopProbe(step, (left, right), dtype)
 
-        def after(operand: jax.Array, product: jax.Array) -> jax.Array:
-            return operand.at[0, 0].set(product[zero, 0] / inner)
 
-        right_turned = after(right_turned, left @ right)
-        left_turned = after(left_turned, left @ right_turned.T)
-        return after(left, left_turned.T @ right), right, right_turned, left_turned
-
-    shapes = ((rows, inner), (inner, columns), (columns, inner), (inner, rows))
-    return LoopProbe(step, shapes, dtype)
+def product_sizes(product: str, layer: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Rows, contracted size and columns."""
+    rows, inputs, outputs = layer
+    return {
+        "results": (rows, inputs, outputs),
+        "gradient of inputs": (rows, outputs, inputs),
+        TRANSPOSED: (inputs, rows, outputs),
+    }[product]
 
 
 def launch_probe() -> LoopProbe:
@@ -135,6 +145,19 @@ def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
     }
     operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes
     return LoopProbe(lambda x: (steps[kind](x),), ((operand_bytes // 4,),), group_size=group_size)
+
+
+def wait_probe(products: int, group_size: int) -> LoopProbe:
+    """So many small products, after which groups of devices wait for each other; in groups of one for nobody."""
+    rows, width = 64, 256
+
+    def step(x: jax.Array, weights: jax.Array) -> Arrays:
+        for _ in range(products):
+            x = x @ weights / width
+        met = lax.psum(x[0, 0], "group") / group_size if group_size > 1 else x[0, 0]
+        return x.at[0, 0].set(met), weights
+
+    return LoopProbe(step, ((rows, width), (width, width)), group_size=group_size)
 
 
 def opaque_zero(x: jax.Array) -> jax.Array:

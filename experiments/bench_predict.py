@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders, race
-from experiments.cases import Cases, by_conditions, offer_devices, planned_case
+from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, write_csv
 from experiments.terminal import console, table
@@ -30,8 +30,8 @@ TURNS = 4
 """Of calibrating once and timing all programs for a while."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 24))
 """Per device; no program here communicates more at once."""
-LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 1, 0.3, 8.0
-"""Of a turn: the programs that take seconds are called twice in it, once to warm up."""
+LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 2, 0.3, 8.0
+"""Of a turn: the programs that take seconds are called three times in it, once to warm up."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
 ABOUT = f"""## Predicted against measured step times
@@ -53,6 +53,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     Profile and plans are kept too, so that another model can be held against the same measurements.
     """
     offer_devices(mesh)
+    keep_compiled(CASES.folder / "compiled")
     calibration = Calibration(jax.devices(), COLLECTIVE_BYTES)
     calibration.compile()
     calibration.time_once()

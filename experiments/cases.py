@@ -131,6 +131,13 @@ def outcome(case: Case, measure: Callable[[str, str], Mapping[str, Any]], timeou
     return found
 
 
+def keep_compiled(folder: Path) -> None:
+    """What is compiled here is kept, for the next process that wants the same program."""
+    jax.config.update("jax_compilation_cache_dir", str(folder.absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 def offer_devices(mesh: str) -> None:
     """As many CPU devices as the mesh has; a case begins with it."""
     jax.config.update("jax_platforms", "cpu")

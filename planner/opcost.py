@@ -45,7 +45,9 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
             nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
             seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(op.operands[position]).dtype.itemsize)
         return seconds
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, _divided(work.elements, shards))
+    seconds = cost.compute_seconds(
+        work.flops / shards, moved, work.dtype, _divided(work.elements, shards), work.crowding
+    )
     return seconds + _launch_seconds(cost, work)
 
 
@@ -60,20 +62,21 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
         if isinstance(value, Value)
     )
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
-    counts = (len(work.reads), len(work.rearranged), work.flops, work.matmul, *sorted(work.elements.items()))
-    return op.name, work.dtype, member.factors, arrays, sides, counts
+    counts = (len(work.reads), len(work.rearranged), work.flops, work.crowding, *sorted(work.elements.items()))
+    product = work.matmul, work.transposed, sides
+    return op.name, work.dtype, member.factors, arrays, product, counts
 
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
     return cost.compute_seconds(
-        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards)
+        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards), work.crowding
     )
 
 
 def fused_work(op: Op, work: Work) -> tuple[object, ...]:
     """What the seconds of an op that runs in another's loop follow from, beside the parts that it is split into."""
-    return work.flops, _bytes_moved(op, work), work.dtype, *sorted(work.elements.items())
+    return work.flops, _bytes_moved(op, work), work.dtype, work.crowding, *sorted(work.elements.items())
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
@@ -84,7 +87,7 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
             if isinstance(atom := op.operands[position], Value):
                 seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize))
         return seconds
-    total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements)
+    total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements, work.crowding)
     return float(total) + _launch_seconds(cost, work)
 
 
@@ -105,7 +108,7 @@ def _product_seconds(
     """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
     slowdown = cost.device.convolution_slowdown if op.name == "conv_general_dilated" else 1.0
-    return slowdown * cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes)
+    return slowdown * cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

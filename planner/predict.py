@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from costmodel.model import MeshCost
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
@@ -20,7 +21,8 @@ class Prediction:
         step_seconds: compute, communication and overhead together.
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
-        overhead_seconds: what calling the program takes, whatever it computes; see `costmodel.calls.CallCost`.
+        overhead_seconds: what calling the program takes, whatever it computes, and what devices that share cores wait
+            for each other; see `costmodel.calls.CallCost` and `costmodel.waits`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -52,13 +54,46 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     collectives = tuple(each for one in instructions for each in one.collectives)
     compute = sum(one.count * one.seconds for one in instructions)
     communication = sum(each.seconds for each in collectives)
-    overhead = _overhead_seconds(assignment.priced, program, donors, over_time)
+    overhead = _call_seconds(assignment.priced, program, donors, over_time)
+    overhead += _waiting_seconds(assignment.priced.cost, program)
     step = compute + communication + overhead
     highest = peak(over_time.allocations, over_time.lines)
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
 
-def _overhead_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
+def _waiting_seconds(cost: MeshCost, program: Program) -> float:
+    """What the devices wait for each other before collectives, and for the last at the end."""
+    waited, computed = _waits(cost, program, 1.0, 0.0)
+    return waited + cost.waiting_seconds(tuple(cost.axis_sizes), computed)
+
+
+def _waits(cost: MeshCost, program: Program, times: float, computed: float) -> tuple[float, float]:
+    """Seconds waited in a program that runs so many times, one of them, and those computed since at its end.
+
+    Args:
+        computed: seconds since the devices last waited, at its start.
+    """
+    waited = 0.0
+    for one in program.instructions:
+        for collective in one.collectives:
+            each = collective.count / times
+            waited += each * cost.waiting_seconds(collective.axes, computed / each)
+            computed = 0.0
+        computed += one.count / times * one.seconds
+        for body in one.bodies:
+            runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
+            if not runs:
+                continue
+            first, after = _waits(cost, body, runs, computed)
+            again, at_end = _waits(cost, body, runs, after)
+            rounds = runs / times
+            waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
+            communicates = any(inside.collectives for inside in body.walk())
+            computed = at_end if communicates else computed + rounds * (after - computed)
+    return waited, computed
+
+
+def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
     times = priced.graph.times
     temporaries = [each for each in over_time.allocations if each.role == "temporary"]
     results = [(array, donor) for array, donor in zip(program.outputs, donors, strict=True) if array is not None]

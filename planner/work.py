@@ -8,7 +8,7 @@ is resharded; here nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,7 +48,10 @@ class Work:
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
+        transposed: whether a contraction's left operand has what is summed over before its rows.
         rearranged: positions of operands that are copied into another order first.
+        crowding: how many times as many bytes as its own move through memory before its own come again: those of its
+            whole kernel and, where that reads an argument of the program, of all arguments and results.
         fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
             or None.
     """
@@ -59,7 +62,9 @@ class Work:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     matmul: tuple[float, float, float] | None
+    transposed: bool
     rearranged: tuple[int, ...]
+    crowding: float
     fused_into: Op | None
 
 
@@ -110,28 +115,43 @@ def elements(op: Op) -> Mapping[str, float]:
 def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, Work]:
     """The work of every op that does any; constant values and their makers do none."""
     found: dict[Op, Work] = {}
+    arguments = set(graph.body.inputs)
+    ends = [atom for atom in (*graph.body.inputs, *graph.body.outputs) if isinstance(atom, Value)]
+    in_and_out = float(sum(graph.times(value) * value.nbytes for value in ends))
     for line in _lines(graph.body, {}):
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
         reads: dict[int, list[int]] = {}
         inside: dict[int, int] = {}
+        around: dict[int, float] = {}
         for kernel in kernels:
-            for index, position in line.outer_operands(kernel):
+            outer = line.outer_operands(kernel)
+            for index, position in outer:
                 reads.setdefault(index, []).append(position)
+            nbytes = line.kernel_bytes(kernel, outer)
+            if any(line.atoms[index][position] in arguments for index, position in outer):
+                nbytes = max(nbytes, in_and_out)
             for index in kernel.members:
                 inside.setdefault(index, kernel.root)
+                around.setdefault(index, nbytes)
         for index, op in enumerate(line.ops):
             if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
                 continue
             root = line.ops[inside[index]] if index in inside else None
+            copied = rearranged(op) if backend == "cpu" else ()
+            read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
+            written = tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else ()
+            own = _nbytes(op.operands[p] for p in read) + _nbytes(op.results[p] for p in written)
             found[op] = Work(
                 flops(op),
                 elements(op),
                 _dtype(op),
-                tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions)),
-                tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else (),
+                read,
+                written,
                 matmul_sizes(op),
-                rearranged(op) if backend == "cpu" else (),
+                transposed(op) and 0 not in copied,
+                copied,
+                max(1.0, around.get(index, 0.0) / own) if own else 1.0,
                 root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found
@@ -176,6 +196,10 @@ class _Line:
                     found.setdefault(atom, (index, position))
         return list(found.values())
 
+    def kernel_bytes(self, kernel: Kernel, outer: Iterable[tuple[int, int]]) -> float:
+        """What a kernel reads, at these ops and positions, and writes."""
+        return _nbytes(self.atoms[index][place] for index, place in outer) + _nbytes(self.ops[kernel.root].results)
+
     @cached_property
     def _makers(self) -> dict[Atom, int]:
         return {value: index for index, op in enumerate(self.ops) for value in op.results}
@@ -207,6 +231,10 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
     atoms = [tuple(map(root, op.operands)) for op in ops]
     own = _Line(ops, atoms, tuple(map(root, body.outputs)))
     return [own, *(line for each in inner for line in _lines(each, roots))]
+
+
+def _nbytes(atoms: Iterable[Atom]) -> float:
+    return float(sum(atom.nbytes for atom in atoms if isinstance(atom, Value)))
 
 
 def _elements(op: Op) -> int:
@@ -241,6 +269,15 @@ def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
         columns = right[op.params["dimension_numbers"].rhs_spec[0]]
     inner = flops(op) / (2.0 * max(1, math.prod(op.results[0].shape)))
     return elements / max(1, columns), inner, float(columns)
+
+
+def transposed(op: Op) -> bool:
+    """Whether a contraction's left operand has what is summed over before its rows."""
+    if op.name != "dot_general":
+        return False
+    (contracted, _), (batch, _) = op.params["dimension_numbers"]
+    free = [dim for dim in range(len(aval_of(op.operands[0]).shape)) if dim not in (*contracted, *batch)]
+    return bool(contracted and free) and max(contracted) < min(free)
 
 
 def _dtype(op: Op) -> str:

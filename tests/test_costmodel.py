@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
+from costmodel.compute import matmul_seconds
+from costmodel.gemm import MatmulShape
 from costmodel.topology import Eager
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
@@ -40,6 +42,24 @@ def test_roofline_is_the_larger_of_arithmetic_and_memory() -> None:
     assert cost.compute_seconds(1e12, 0.0, "float32") == 1.0
     assert cost.compute_seconds(1e12, 2e11, "float32") == 2.0
     np.testing.assert_array_equal(cost.compute_seconds([1e12, 4e12], [2e11, 0.0], "bfloat16"), [2.0, 2.0])
+
+
+def test_what_shares_the_caches_moves_as_slowly_as_all_of_it_together() -> None:
+    device = preset("cpu:8").device
+    small, large = 2.0**18, 2.0**24
+    assert device.memory_seconds(small, crowding=large / small) == pytest.approx(
+        float(device.memory_seconds(large)) * small / large
+    )
+    assert device.memory_seconds(small, crowding=large / small) > device.memory_seconds(small)
+
+
+def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured() -> None:
+    device = replace(machine().device, matmul={"float32": MatmulShape(1.0, 1e30)})
+    assert matmul_seconds(device, "float32", 1, 1, 1, transposed=True).round() == 1
+    device = replace(device, transposed_matmul={"float32": MatmulShape(2.0, 1e30)})
+    assert matmul_seconds(device, "float32", 1, 1, 1, transposed=True).round() == 2
+    assert matmul_seconds(device, "float32", 1, 1, 1).round() == 1
+    assert matmul_seconds(device.scaled(1.0, 3.0), "float32", 1, 1, 1, transposed=True).round() == 6
 
 
 def test_classes_of_elements_cost_more_than_their_memory_only_where_that_was_measured() -> None:

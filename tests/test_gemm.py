@@ -1,5 +1,7 @@
 """The curve of a matrix multiplication: closed forms, fits that find their own parameters, and their promises."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,8 +59,35 @@ def test_one_sample_far_off_hardly_moves_a_fit() -> None:
 
 
 def test_a_fit_wants_as_many_samples_as_parameters() -> None:
-    with pytest.raises(ValueError, match="six samples at least are needed, got 5"):
+    with pytest.raises(ValueError, match="a matmul curve has 6 parameters, got 5 samples"):
         fit_matmul(samples()[:5], 3e12)
+
+
+def test_operands_beyond_the_cache_are_waited_for() -> None:
+    shape = replace(TRUTH, cached_elements=2.0**18, overflow_seconds=6e-9)
+    inside, beyond = (float(shape.seconds(2e10, 32, size, size, 1, 0)) for size in (256, 1024))
+    assert inside == TRUTH.seconds(2e10, 32, 256, 256, 1, 0)
+    overflow = 6e-9 * (32 * 1024 + 1024**2 + -(2**18))
+    assert beyond == pytest.approx(float(TRUTH.seconds(2e10, 32, 1024, 1024, 1, 0)) + overflow)
+
+
+def test_a_fit_finds_the_cache_that_its_samples_overflow() -> None:
+    truth = MatmulShape(2e-5, 3e9, 10.0, 11.0, 500.0, cached_elements=2e5, overflow_seconds=6e-9)
+    sizes = (16, 64, 256, 1024)
+    timed = [
+        MatmulSample(m, k, n, 1, 4 * (m * k + k * n + m * n), float(truth.seconds(1.6e10, m, k, n, 1, 0)))
+        for m in sizes for k in sizes for n in sizes
+    ]  # fmt: skip
+    fit = fit_matmul(timed, 3e11, rearranged=True)
+    assert fit.relative_error < 0.02
+    assert fit.shape.overflow_seconds == pytest.approx(6e-9, rel=0.1)
+    assert fit_matmul(timed, 3e11).relative_error > 2 * fit.relative_error
+
+
+def test_a_known_rate_stays() -> None:
+    assert fit_matmul(samples(), 3e12, flops_per_second=0.9 * RATE).flops_per_second == pytest.approx(
+        0.9 * RATE, rel=0.01
+    )
 
 
 def test_what_the_data_says_nothing_of_stays_where_it_was() -> None:

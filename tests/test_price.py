@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,7 +19,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
 from programs import PROGRAMS
 
-from costmodel import CostModel, preset
+from costmodel import CostModel, Device, Topology, preset
+from costmodel.gemm import MatmulShape
 from planner import Collective, Plan, Prediction, plan
 from planner.assignment import Assignment
 from planner.predict import predict
@@ -196,6 +198,34 @@ def test_compute_divides_by_the_devices() -> None:
     assert flops / 8 / cost.device.rate("float32") < share
     assert split.prediction.compute_seconds == pytest.approx(share, rel=0.01)
     assert whole.prediction.step_seconds > split.prediction.step_seconds
+
+
+def computed_on_a_cpu(device: Device, fn: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+    model = CostModel(Topology("one", device, (), "cpu"))
+    args = [S(shape, "float32") for shape in shapes]
+    return plan(fn, args, AbstractMesh((1,), ("x",)), cost_model=model).prediction.compute_seconds
+
+
+def test_a_product_goes_by_how_its_left_operand_lies() -> None:
+    """The gradient of weights sums over the rows of both operands; forwards the left one's columns are summed over."""
+    shape = MatmulShape(1.0, 1e30)
+    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0)
+    device = replace(
+        device, matmul={"float32": shape}, transposed_matmul={"float32": replace(shape, launch_seconds=3.0)}
+    )
+    both, loss = ((64, 32), (32, 16)), lambda x, w: (x @ w).sum()
+    assert computed_on_a_cpu(device, lambda x, w: x @ w, *both) == pytest.approx(1.0, rel=0.01)
+    assert computed_on_a_cpu(device, jax.grad(loss, 0), *both) == pytest.approx(1.0, rel=0.01)
+    assert computed_on_a_cpu(device, jax.grad(loss, 1), *both) == pytest.approx(3.0, rel=0.01)
+
+
+def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
+    device = preset("cpu:8").device
+    small, large = (256, 256), (2048, 2048)
+    alone = computed_on_a_cpu(device, lambda x: x + 1, small)
+    beside = computed_on_a_cpu(device, lambda x, y: (x + 1, y + 1), small, large)
+    only_large = computed_on_a_cpu(device, lambda y: y + 1, large)
+    assert beside - only_large > 1.1 * alone
 
 
 def test_seconds_add_up() -> None:
