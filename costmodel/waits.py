@@ -2,8 +2,7 @@
 
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
 unevenly, one is done while the other has some left, and all wait for those. Unevenness adds up as a random walk does,
-with the root of the time; after a millisecond of computing it is about half a millisecond on the two cores of the
-committed profile.
+with the root of the time; after a millisecond of computing it is about half a millisecond where eight share two.
 """
 
 from __future__ import annotations

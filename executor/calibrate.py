@@ -307,14 +307,14 @@ def _matmul_curves(
 
 def _waits(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[CollectiveFit]) -> tuple[Wait, ...]:
     """By the seconds of each round, in which the machine is as fast with waiting as without."""
-    waits = []
-    for fit in fits:
-        if fit.kind == "all-reduce" and rounds:
-            size = fit.group_size
-            alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
-            together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
-            computed = np.maximum(alone, 2 * FREE_SECONDS)
-            waits.append(Wait.of(size, computed, together - alone - fit.start_seconds))
+    waits: list[Wait] = []
+    for size in sorted({fit.group_size for fit in fits}) if rounds else ():
+        (start,) = (fit.start_seconds for fit in fits if (fit.kind, fit.group_size) == ("all-reduce", size))
+        alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
+        together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
+        wait = Wait.of(size, np.maximum(alone, 2 * FREE_SECONDS), together - alone - start)
+        # Noise apart, who waits for more devices waits no less.
+        waits.append(max(wait, replace(waits[-1], group_size=size), key=lambda w: w.skew_seconds) if waits else wait)
     return tuple(waits)
 
 

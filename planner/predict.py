@@ -74,12 +74,13 @@ def _waits(cost: MeshCost, program: Program, times: float, computed: float) -> t
         computed: seconds since the devices last waited, at its start.
     """
     waited = 0.0
+    # Where an op stands for those of several layers that communicate, they wait in each layer for what that computed.
+    communicating = {collective.count for one in program.instructions for collective in one.collectives}
     for one in program.instructions:
         for collective in one.collectives:
-            each = collective.count / times
-            waited += each * cost.waiting_seconds(collective.axes, computed / each)
+            waited += collective.count / times * cost.waiting_seconds(collective.axes, computed)
             computed = 0.0
-        computed += one.count / times * one.seconds
+        computed += one.seconds * (1.0 if one.count in communicating else one.count / times)
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
             if not runs:

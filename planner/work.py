@@ -50,8 +50,8 @@ class Work:
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         transposed: whether a contraction's left operand has what is summed over before its rows.
         rearranged: positions of operands that are copied into another order first.
-        crowding: how many times as many bytes as its own move through memory before its own come again: those of its
-            whole kernel and, where that reads an argument of the program, of all arguments and results.
+        crowding: how many times as many bytes as its own move through memory before its own come again: where its
+            kernel reads an argument of the program, those of all arguments and results.
         fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
             or None.
     """
@@ -116,24 +116,21 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
     """The work of every op that does any; constant values and their makers do none."""
     found: dict[Op, Work] = {}
     arguments = set(graph.body.inputs)
-    ends = [atom for atom in (*graph.body.inputs, *graph.body.outputs) if isinstance(atom, Value)]
-    in_and_out = float(sum(graph.times(value) * value.nbytes for value in ends))
+    in_and_out = _nbytes((*graph.whole.body.inputs, *graph.whole.body.outputs))
     for line in _lines(graph.body, {}):
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
         reads: dict[int, list[int]] = {}
         inside: dict[int, int] = {}
-        around: dict[int, float] = {}
+        crowded: set[int] = set()
         for kernel in kernels:
             outer = line.outer_operands(kernel)
             for index, position in outer:
                 reads.setdefault(index, []).append(position)
-            nbytes = line.kernel_bytes(kernel, outer)
-            if any(line.atoms[index][position] in arguments for index, position in outer):
-                nbytes = max(nbytes, in_and_out)
             for index in kernel.members:
                 inside.setdefault(index, kernel.root)
-                around.setdefault(index, nbytes)
+            if any(line.atoms[index][position] in arguments for index, position in outer):
+                crowded |= kernel.members
         for index, op in enumerate(line.ops):
             if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
                 continue
@@ -151,7 +148,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
                 matmul_sizes(op),
                 transposed(op) and 0 not in copied,
                 copied,
-                max(1.0, around.get(index, 0.0) / own) if own else 1.0,
+                max(1.0, in_and_out / own) if own and index in crowded else 1.0,
                 root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found
@@ -195,10 +192,6 @@ class _Line:
                 if isinstance(atom, Value) and atom.rank and made.get(atom) not in kernel.members:
                     found.setdefault(atom, (index, position))
         return list(found.values())
-
-    def kernel_bytes(self, kernel: Kernel, outer: Iterable[tuple[int, int]]) -> float:
-        """What a kernel reads, at these ops and positions, and writes."""
-        return _nbytes(self.atoms[index][place] for index, place in outer) + _nbytes(self.ops[kernel.root].results)
 
     @cached_property
     def _makers(self) -> dict[Atom, int]:
