@@ -19,7 +19,7 @@ from costmodel.fit import CollectiveFit, fitted_seconds
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
-from costmodel.waits import Wait, waiting_seconds
+from costmodel.waits import waiting_seconds
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Group:
         levels: by kind of collective, their links, once for each protocol of theirs.
         fits: what was measured of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
-        waits: how long its devices wait for each other, where they share cores.
+        skew_seconds: how unevenly its devices come, where they share cores; see `costmodel.waits`.
     """
 
     size: int
     levels: Mapping[str, tuple[Levels, ...]]
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
-    waits: tuple[Wait, ...]
+    skew_seconds: float
 
     def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
         fits = [fit for fit in self.fits if fit.kind == kind]
@@ -96,7 +96,7 @@ class MeshCost:
     def waiting_seconds(self, axes: Sequence[str], computed: float) -> float:
         """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`."""
         group = self.groups[frozenset(axes)]
-        return waiting_seconds(group.waits, group.size, computed)
+        return waiting_seconds(group.skew_seconds, group.size, computed)
 
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""
@@ -201,5 +201,5 @@ def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
         levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
         fits=topology.measured if inside else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
-        waits=topology.waits,
+        skew_seconds=topology.skew_seconds,
     )

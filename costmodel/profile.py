@@ -14,9 +14,8 @@ from costmodel.errors import ProfileError
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
-from costmodel.waits import Wait
 
-FORMAT = 6
+FORMAT = 7
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -126,7 +125,7 @@ def _topology(record: _Record) -> Topology:
         ),
         backend=record.text("backend", get_args(Backend)),
         measured=tuple(_fit(fit) for fit in record.records("measured")),
-        waits=tuple(_wait(wait) for wait in record.records("waits")),
+        skew_seconds=record.number("skew_seconds"),
     )
 
 
@@ -198,10 +197,6 @@ def _eager(record: _Record) -> Eager:
         latency_seconds=record.number("latency_seconds"),
         bytes_per_second=record.number("bytes_per_second", 1),
     )
-
-
-def _wait(record: _Record) -> Wait:
-    return Wait(int(record.number("group_size", 2)), record.number("skew_seconds"))
 
 
 def _fit(record: _Record) -> CollectiveFit:

@@ -19,7 +19,6 @@ from costmodel.calls import CallCost
 from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
-from costmodel.waits import Wait
 
 LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
@@ -225,7 +224,7 @@ class Topology:
         dims: outermost first, each larger than one; none for a single device.
         backend: the compiler that will be used, since backends choose different collectives.
         measured: fits of collectives within the innermost dimension, in place of formulas.
-        waits: how long devices wait for each other there, where they share cores.
+        skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
     """
 
     name: str
@@ -233,7 +232,7 @@ class Topology:
     dims: tuple[Dim, ...]
     backend: Backend
     measured: tuple[CollectiveFit, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    skew_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for dim in self.dims:

@@ -2,14 +2,14 @@
 
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
 unevenly, one is done while the other has some left, and all wait for those. Unevenness adds up as a random walk does,
-with the root of the time; after a millisecond of computing it is about half a millisecond where eight share two.
+with the root of the time, and the more devices there are, the later comes the last of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from statistics import NormalDist
 
 import numpy as np
 
@@ -17,39 +17,37 @@ FREE_SECONDS = 1e-4
 """Of computing, after which nobody waits yet: threads look again before they sleep."""
 
 
-@dataclass(frozen=True)
-class Wait:
-    """How long a group waits for its last device.
+def waiting_seconds(skew_seconds: float, group_size: int, computed: float) -> float:
+    """Seconds that a group waits for its last device after so many of computing.
 
-        √(skew_seconds · max(0, computed - FREE_SECONDS))
+        lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
 
-    Attributes:
-        group_size: how many devices wait for each other, the others of the machine doing so in groups like it.
-        skew_seconds: how long they wait after computing as long.
+    Args:
+        skew_seconds: the variance of when a device comes, in seconds² for each second of computing; 0 where each has a
+            core of its own.
+
+    >>> round(waiting_seconds(1e-4, 8, 1.1e-3) * 1e3, 2)
+    0.45
     """
-
-    group_size: int
-    skew_seconds: float
-
-    def seconds(self, computed: float) -> float:
-        """Seconds of waiting after so many of computing.
-
-        >>> Wait(8, 2.5e-4).seconds(1.1e-3)
-        0.0005
-        """
-        return math.sqrt(self.skew_seconds * max(0.0, computed - FREE_SECONDS))
-
-    @staticmethod
-    def of(group_size: int, computed: np.ndarray, waited: np.ndarray) -> Wait:
-        """By the median of what was timed: `[N]` seconds, each more than `FREE_SECONDS`, and what came to be waited."""
-        root = float(np.median(waited / np.sqrt(computed - FREE_SECONDS)))
-        return Wait(group_size, max(0.0, root) ** 2)
+    return lateness(group_size) * math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
 
 
-def waiting_seconds(waits: Sequence[Wait], group_size: int, computed: float) -> float:
-    """For any group size, by the waits measured: linear in log2 of the size; nothing where none was measured."""
-    if not waits or group_size < 2:
-        return 0.0
-    ordered = sorted(waits, key=lambda wait: wait.group_size)
-    sizes = [math.log2(wait.group_size) for wait in ordered]
-    return float(np.interp(math.log2(group_size), sizes, [wait.seconds(computed) for wait in ordered]))
+def lateness(group_size: int) -> float:
+    """By how many standard deviations the last of a group is expected later than the mean.
+
+    Blom's approximation of the expected largest of so many normal numbers (Statistical Estimates and Transformed
+    Beta-Variables, 1958), 4 % too large for two, 1 % for eight.
+    """
+    return NormalDist().inv_cdf((group_size - 0.375) / (group_size + 0.25))
+
+
+def fit_skew(timed: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> float:
+    """The skew that explains the waiting of groups best: by the median of each size, by least squares between sizes.
+
+    Args:
+        timed: by group size, `[N]` seconds computed, each more than `FREE_SECONDS`, and what came to be waited.
+    """
+    medians = {size: float(np.median(waited / np.sqrt(c - FREE_SECONDS))) for size, (c, waited) in timed.items()}
+    weights = sum(lateness(size) ** 2 for size in medians)
+    root = sum(lateness(size) * median for size, median in medians.items()) / weights if medians else 0.0
+    return max(0.0, root) ** 2

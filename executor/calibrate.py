@@ -25,7 +25,7 @@ from costmodel.cpus import host_memory_bytes
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
-from costmodel.waits import FREE_SECONDS, Wait
+from costmodel.waits import FREE_SECONDS, fit_skew
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
 
@@ -127,10 +127,19 @@ class Calibration:
             self._timed.append(compiled())
             self._samples.append([])
 
+    @property
+    def timers(self) -> list[Callable[[], None]]:
+        """For each compiled probe what times it once more."""
+
+        def timer(timed: Timed, samples: list[float]) -> Callable[[], None]:
+            return lambda: samples.append(timed())
+
+        return [timer(timed, samples) for timed, samples in zip(self._timed, self._samples, strict=True)]
+
     def time_once(self) -> None:
         """Times each probe once more."""
-        for timed, samples in zip(self._timed, self._samples, strict=True):
-            samples.append(timed())
+        for timer in self.timers:
+            timer()
 
     def model(self) -> CostModel:
         """Fitted to the medians of all rounds."""
@@ -160,7 +169,7 @@ class Calibration:
         )
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-        topology = replace(_topology(self._devices, device, fits), waits=_waits(waits, fits))
+        topology = replace(_topology(self._devices, device, fits), skew_seconds=_skew(waits, fits))
         return CostModel(topology, measured_on=_conditions() | errors)
 
 
@@ -305,17 +314,15 @@ def _matmul_curves(
     return straight, transposed
 
 
-def _waits(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[CollectiveFit]) -> tuple[Wait, ...]:
+def _skew(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[CollectiveFit]) -> float:
     """By the seconds of each round, in which the machine is as fast with waiting as without."""
-    waits: list[Wait] = []
-    for size in sorted({fit.group_size for fit in fits}) if rounds else ():
+    timed = {}
+    for size in {fit.group_size for fit in fits} if rounds else ():
         (start,) = (fit.start_seconds for fit in fits if (fit.kind, fit.group_size) == ("all-reduce", size))
         alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
         together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
-        wait = Wait.of(size, np.maximum(alone, 2 * FREE_SECONDS), together - alone - start)
-        # Noise apart, who waits for more devices waits no less.
-        waits.append(max(wait, replace(waits[-1], group_size=size), key=lambda w: w.skew_seconds) if waits else wait)
-    return tuple(waits)
+        timed[size] = np.maximum(alone, 2 * FREE_SECONDS), together - alone - start
+    return fit_skew(timed)
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:
