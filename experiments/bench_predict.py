@@ -1,12 +1,14 @@
 """`make bench-predict`: does a program take as long as the model says, and do programs rank as it ranks them?
 
-A case is one workload on one mesh: the devices are calibrated, and the plan, the hand-written layouts and random valid
-plans timed in turns, all in one process, since a shared machine is twice as fast at one time as at another.
+A case is one workload on one mesh: the probes that calibrate the devices, and calls of the plan, of the hand-written
+layouts and of random valid plans are timed in turns, all in one process, since a shared machine is twice as fast at one
+time as at another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import typer
 from matplotlib.figure import Figure
 
 from executor.calibrate import Calibration
-from executor.race import compile_programs, contenders, race
+from executor.race import Runner, compile_programs, contenders
 from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, write_csv
@@ -27,21 +29,21 @@ from experiments.terminal import console, table
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
 TURNS = 4
-"""Of calibrating once and timing all programs for a while."""
+"""Of timing each probe once and calling each program some times, in an order that is drawn anew for each turn."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 24))
 """Per device; no program here communicates more at once."""
-LEAST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 2, 0.3, 8.0
-"""Of a turn: the programs that take seconds are called three times in it, once to warm up."""
+CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 4, 100
+"""Of a turn: a program is called for so many seconds, but this often at least and at most."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
 ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
 {RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case
-calibrates the devices and plans, then times probes and programs in {TURNS} turns; predicted is by the profile of all
-turns' medians. The error is |predicted − measured| / measured of the medians, off the median of predicted / measured −
-1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th
-percentile; within each workload a rank correlation of 0.95.
+calibrates the devices and plans, then times probes and programs one among the other in {TURNS} turns; predicted is by
+the profile of all turns' medians. The error is |predicted − measured| / measured of the medians, off the median of
+predicted / measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and
+35 % at the 90th percentile; within each workload a rank correlation of 0.95.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
 """What stands above the tables in docs/results.md."""
@@ -61,14 +63,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))
     samples: list[list[float]] = [[] for _ in programs]
-    for _ in range(TURNS):
-        calibration.time_once()
-        turn = race(
-            programs, args, least_rounds=LEAST_ROUNDS, least_seconds=LEAST_SECONDS, most_seconds=MOST_SECONDS,
-            warmup_calls=1,
-        )  # fmt: skip
-        for taken, more in zip(samples, turn, strict=True):
-            taken += more
+    in_turns([*calibration.timers, *calls([Runner(program, args) for program in programs], samples)])
     model = calibration.model()
     repriced = planned.repriced(model).choice
     timed = [
@@ -81,6 +76,27 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
         for program, taken in zip(programs, samples, strict=True)
     ]
     return {"programs": timed, "profile": model.to_json()}
+
+
+def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
+    """The calls of one turn, each adding its seconds to the program's samples; each program is warmed up by two."""
+
+    def call(runner: Runner, taken: list[float]) -> None:
+        taken.append(runner.seconds())
+
+    found: list[Callable[[], None]] = []
+    for runner, taken in zip(runners, samples, strict=True):
+        seconds = min(runner.seconds() for _ in range(2))
+        found += [partial(call, runner, taken)] * int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS))
+    return found
+
+
+def in_turns(jobs: Sequence[Callable[[], None]]) -> None:
+    """Does each job once in a turn."""
+    order = np.random.default_rng(0)
+    for _ in range(TURNS):
+        for index in order.permutation(len(jobs)):
+            jobs[index]()
 
 
 def report() -> None:
