@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import jax
 import jax.numpy as jnp
@@ -129,12 +130,18 @@ class Calibration:
 
     @property
     def timers(self) -> list[Callable[[], None]]:
-        """For each compiled probe what times it once more."""
+        """What times each compiled probe once more; those that are compared round by round, right after each other."""
 
-        def timer(timed: Timed, samples: list[float]) -> Callable[[], None]:
-            return lambda: samples.append(timed())
+        def timer(numbers: Sequence[int]) -> Callable[[], None]:
+            def time_once() -> None:
+                for number in numbers:
+                    self._samples[number].append(self._timed[number]())
 
-        return [timer(timed, samples) for timed, samples in zip(self._timed, self._samples, strict=True)]
+            return time_once
+
+        before = range(len(self._loops) - len(self._waits))
+        names = [*before, *(f"after {products} products" for products, _ in self._waits), *self._calls]
+        return [timer(list(numbers)) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
 
     def time_once(self) -> None:
         """Times each probe once more."""
