@@ -31,14 +31,12 @@ class Group:
         levels: by kind of collective, their links, once for each protocol of theirs.
         fits: what was measured of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
-        skew_seconds: how unevenly its devices come, where they share cores; see `costmodel.waits`.
     """
 
     size: int
     levels: Mapping[str, tuple[Levels, ...]]
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
-    skew_seconds: float
 
     def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
         fits = [fit for fit in self.fits if fit.kind == kind]
@@ -60,6 +58,7 @@ class MeshCost:
         overlap: by kind of collective, the share of its time, 0 to 1, that hides behind computation; 0 where
             there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
+        skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
     """
 
     axis_sizes: Mapping[str, int] = field(hash=False)
@@ -68,6 +67,7 @@ class MeshCost:
     reduce_scatters: bool
     overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
+    skew_seconds: float
 
     def collective_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
         """Seconds of one collective over the product of the axes, all groups of the mesh running it at once.
@@ -95,8 +95,7 @@ class MeshCost:
 
     def waiting_seconds(self, axes: Sequence[str], computed: float) -> float:
         """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`."""
-        group = self.groups[frozenset(axes)]
-        return waiting_seconds(group.skew_seconds, group.size, computed)
+        return waiting_seconds(self.skew_seconds, self.groups[frozenset(axes)].size, computed)
 
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""
@@ -166,6 +165,7 @@ class CostModel:
             reduce_scatters=self.topology.backend != "cpu",
             overlap=self.overlap,
             groups={axes: _group(self.topology, [segments[axis] for axis in axes]) for axes in _subsets(axis_names)},
+            skew_seconds=self.topology.skew_seconds,
         )
 
     def to_json(self) -> str:
@@ -195,11 +195,9 @@ def _subsets(axis_names: Sequence[str]) -> Iterable[frozenset[str]]:
 def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     segments = [segment for axis in axes for segment in axis]
     innermost = len(topology.dims) - 1
-    inside = all(segment.dim == innermost for segment in segments)
     return Group(
         size=math.prod(segment.size for segment in segments),
         levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
-        fits=topology.measured if inside else (),
+        fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
-        skew_seconds=topology.skew_seconds,
     )

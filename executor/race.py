@@ -79,7 +79,6 @@ def race(
     least_seconds: float = 0.5,
     most_seconds: float = 60.0,
     far_behind: float = math.inf,
-    warmup_calls: int = WARMUP_CALLS,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[tuple[float, ...]]:
     """Times programs of one function in rounds, so that a machine whose speed drifts is as fast for one as for another.
@@ -90,14 +89,13 @@ def race(
             program that is timed still,
         most_seconds: or after the least rounds if so much time has passed.
         far_behind: a program that takes this many times the second fastest's time is timed no further.
-        warmup_calls: of each program, that do not count.
         progress: called with the part of the work that is done.
 
     Returns:
         seconds of each call of each program; those far behind have fewer than the others.
     """
     runners = [Runner(program, args) for program in programs]
-    for runner in runners * warmup_calls:
+    for runner in runners * WARMUP_CALLS:
         runner.seconds()
     samples: list[list[float]] = [[] for _ in runners]
     running = list(range(len(runners)))

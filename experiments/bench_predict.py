@@ -20,7 +20,7 @@ import typer
 from matplotlib.figure import Figure
 
 from executor.calibrate import Calibration
-from executor.race import Runner, compile_programs, contenders
+from executor.race import WARMUP_CALLS, Runner, compile_programs, contenders
 from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, write_csv
@@ -79,14 +79,14 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
 
 
 def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
-    """The calls of one turn, each adding its seconds to the program's samples; each program is warmed up by two."""
+    """The calls of one turn, each adding its seconds to the program's samples; all are warmed up first."""
 
     def call(runner: Runner, taken: list[float]) -> None:
         taken.append(runner.seconds())
 
     found: list[Callable[[], None]] = []
     for runner, taken in zip(runners, samples, strict=True):
-        seconds = min(runner.seconds() for _ in range(2))
+        seconds = min(runner.seconds() for _ in range(WARMUP_CALLS))
         found += [partial(call, runner, taken)] * int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS))
     return found
 
