@@ -95,7 +95,8 @@ class MeshCost:
 
     def waiting_seconds(self, axes: Sequence[str], computed: float) -> float:
         """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`."""
-        return waiting_seconds(self.skew_seconds, self.groups[frozenset(axes)].size, computed)
+        group_size, device_count = self.groups[frozenset(axes)].size, math.prod(self.axis_sizes.values())
+        return waiting_seconds(self.skew_seconds, group_size, device_count, computed)
 
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""

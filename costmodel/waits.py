@@ -2,7 +2,8 @@
 
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
 unevenly, one is done while the other has some left, and all wait for those. Unevenness adds up as a random walk does,
-with the root of the time, and the more devices there are, the later comes the last of them.
+with the root of the time, and the more devices there are, the later comes the last of them. But while the devices of
+one group wait, those of the others have the cores: only the share of a group in all devices is lost.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ FREE_SECONDS = 1e-4
 """Of computing, after which nobody waits yet: threads look again before they sleep."""
 
 
-def waiting_seconds(skew_seconds: float, group_size: int, computed: float) -> float:
+def waiting_seconds(skew_seconds: float, group_size: int, device_count: int, computed: float) -> float:
     """Seconds that a group waits for its last device after so many of computing.
 
-        lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
+        group_size / device_count · lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
 
     Args:
         skew_seconds: the variance of when a device comes, in seconds² for each second of computing; 0 where each has a
             core of its own.
+        device_count: of all groups together.
 
-    >>> round(waiting_seconds(1e-4, 8, 1.1e-3) * 1e3, 2)
+    >>> round(waiting_seconds(1e-4, 8, 8, 1.1e-3) * 1e3, 2)
     0.45
     """
-    return lateness(group_size) * math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
+    walked = math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
+    return group_size / device_count * lateness(group_size) * walked
 
 
 def lateness(group_size: int) -> float:
@@ -41,13 +44,15 @@ def lateness(group_size: int) -> float:
     return NormalDist().inv_cdf((group_size - 0.375) / (group_size + 0.25))
 
 
-def fit_skew(timed: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> float:
+def fit_skew(timed: Mapping[int, tuple[np.ndarray, np.ndarray]], device_count: int) -> float:
     """The skew that explains the waiting of groups best: by the median of each size, by least squares between sizes.
 
     Args:
         timed: by group size, `[N]` seconds computed, each more than `FREE_SECONDS`, and what came to be waited.
+        device_count: of all groups together.
     """
     medians = {size: float(np.median(waited / np.sqrt(c - FREE_SECONDS))) for size, (c, waited) in timed.items()}
-    weights = sum(lateness(size) ** 2 for size in medians)
-    root = sum(lateness(size) * median for size, median in medians.items()) / weights if medians else 0.0
+    waits = {size: size / device_count * lateness(size) for size in medians}
+    weights = sum(each**2 for each in waits.values())
+    root = sum(waits[size] * median for size, median in medians.items()) / weights if medians else 0.0
     return max(0.0, root) ** 2

@@ -329,7 +329,7 @@ def _skew(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[Collectiv
         alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
         together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
         timed[size] = np.maximum(alone, 2 * FREE_SECONDS), together - alone - start
-    return fit_skew(timed)
+    return fit_skew(timed, max(timed, default=1))
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

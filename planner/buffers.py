@@ -25,6 +25,7 @@ class Timeline:
         arrays: every array that exists, with when it is alive.
         scratch: what ops need beside.
         starts: when each instruction runs; those of one kernel at the same time.
+        orders: the instructions of each program, all-reduces joined, in the order in which they run.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
             all, and how much later than one the next is made.
@@ -33,6 +34,7 @@ class Timeline:
     arrays: dict[Array, Allocation] = field(default_factory=dict)
     scratch: list[Allocation] = field(default_factory=list)
     starts: dict[Instruction, int] = field(default_factory=dict)
+    orders: dict[Program, tuple[Instruction, ...]] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
 
@@ -86,6 +88,8 @@ class _Clock:
         ]
         kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
         order = self.order(fuse([one.traits for one in instructions], operands, kept))
+        members = dict.fromkeys(index for kernel in order for index in kernel.members)
+        self.found.orders[program] = tuple(instructions[index] for index in members)
         reads = [
             {
                 array: number in kernel.in_place

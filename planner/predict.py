@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from costmodel.model import MeshCost
@@ -55,43 +55,51 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     compute = sum(one.count * one.seconds for one in instructions)
     communication = sum(each.seconds for each in collectives)
     overhead = _call_seconds(assignment.priced, program, donors, over_time)
-    overhead += _waiting_seconds(assignment.priced.cost, program)
+    overhead += waited_seconds(assignment.priced.cost, program, over_time)
     step = compute + communication + overhead
     highest = peak(over_time.allocations, over_time.lines)
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
 
-def _waiting_seconds(cost: MeshCost, program: Program) -> float:
-    """What the devices wait for each other before collectives, and for the last at the end."""
-    waited, computed = _waits(cost, program, 1.0, 0.0)
-    return waited + cost.waiting_seconds(tuple(cost.axis_sizes), computed)
+_Since = Mapping[str, float]
+"""For each mesh axis the seconds that each device has computed since the last collective over it."""
 
 
-def _waits(cost: MeshCost, program: Program, times: float, computed: float) -> tuple[float, float]:
-    """Seconds waited in a program that runs so many times, one of them, and those computed since at its end.
+def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
+    """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
+    waited, since = _waits(cost, program, over_time, 1.0, dict.fromkeys(cost.axis_sizes, 0.0))
+    return waited + cost.waiting_seconds(tuple(since), min(since.values()))
 
-    Args:
-        computed: seconds since the devices last waited, at its start.
-    """
+
+def _waits(cost: MeshCost, program: Program, over_time: Timeline, times: float, since: _Since) -> tuple[float, _Since]:
+    """Seconds waited in a program that runs so many times, one of them, and what was computed since at its end."""
     waited = 0.0
+    order = over_time.orders[program]
     # Where an op stands for those of several layers that communicate, they wait in each layer for what that computed.
-    communicating = {collective.count for one in program.instructions for collective in one.collectives}
-    for one in program.instructions:
-        for collective in one.collectives:
-            waited += collective.count / times * cost.waiting_seconds(collective.axes, computed)
-            computed = 0.0
-        computed += one.seconds * (1.0 if one.count in communicating else one.count / times)
+    communicating = {collective.count for one in order for collective in one.collectives}
+    for one in order:
+        for collective in one.collectives[:1]:  # those joined with it, or of the same op, follow at once
+            # Whom a device waited for since it last met this group had waited for others: they are all late together.
+            met = max(since[axis] for axis in collective.axes)
+            late = [axis for axis in since if axis in collective.axes or since[axis] < met]
+            waited += collective.count / times * cost.waiting_seconds(late, min(since.values()))
+            since = {**since, **dict.fromkeys(collective.axes, 0.0)}
+        computed = one.seconds * (1.0 if one.count in communicating else one.count / times)
+        since = {axis: seconds + computed for axis, seconds in since.items()}
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
             if not runs:
                 continue
-            first, after = _waits(cost, body, runs, computed)
-            again, at_end = _waits(cost, body, runs, after)
+            first, after = _waits(cost, body, over_time, runs, since)
+            again, at_end = _waits(cost, body, over_time, runs, after)
             rounds = runs / times
             waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
-            communicates = any(inside.collectives for inside in body.walk())
-            computed = at_end if communicates else computed + rounds * (after - computed)
-    return waited, computed
+            inside = {axis for deep in body.walk() for collective in deep.collectives for axis in collective.axes}
+            since = {
+                axis: at_end[axis] if axis in inside else seconds + rounds * (after[axis] - seconds)
+                for axis, seconds in since.items()
+            }
+    return waited, since
 
 
 def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:

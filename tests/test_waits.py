@@ -16,6 +16,10 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from costmodel import CostModel, preset
 from costmodel.waits import FREE_SECONDS, fit_skew, lateness, waiting_seconds
 from planner import Prediction, plan
+from planner.buffers import Timeline
+from planner.fusion import LIBRARY
+from planner.predict import waited_seconds
+from planner.program import Collective, Instruction, Program
 
 P = PartitionSpec
 MESH = AbstractMesh((8,), ("x",))
@@ -23,14 +27,14 @@ SKEW = 1e-4
 
 
 def waiting(computed: float, group_size: int = 8) -> float:
-    return waiting_seconds(SKEW, group_size, computed)
+    return waiting_seconds(SKEW, group_size, 8, computed)
 
 
 def test_waiting_grows_with_the_root_of_what_was_computed() -> None:
     assert waiting(0.5 * FREE_SECONDS) == 0
     assert waiting(FREE_SECONDS + 4e-3) == pytest.approx(2 * waiting(FREE_SECONDS + 1e-3))
-    assert waiting_seconds(4 * SKEW, 8, 1e-3) == pytest.approx(2 * waiting(1e-3))
-    assert waiting_seconds(0.0, 8, 1.0) == 0
+    assert waiting_seconds(4 * SKEW, 8, 8, 1e-3) == pytest.approx(2 * waiting(1e-3))
+    assert waiting_seconds(0.0, 8, 8, 1.0) == 0
 
 
 def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers() -> None:
@@ -42,18 +46,18 @@ def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers
 def test_the_skew_is_found_in_its_own_times_whatever_a_few_of_them_say() -> None:
     computed = FREE_SECONDS + np.array([1e-3, 2e-3, 8e-3, 20e-3, 40e-3])
     waited = {size: np.array([waiting(each, size) for each in computed]) for size in (2, 4, 8)}
-    assert fit_skew({size: (computed, these) for size, these in waited.items()}) == pytest.approx(SKEW)
+    assert fit_skew({size: (computed, these) for size, these in waited.items()}, 8) == pytest.approx(SKEW)
     disturbed = {size: (computed, np.array([*these[:3], 1.0, -1.0])) for size, these in waited.items()}
-    assert fit_skew(disturbed) == pytest.approx(SKEW)
-    assert fit_skew({size: (computed, -these) for size, these in waited.items()}) == 0
-    assert fit_skew({}) == 0
+    assert fit_skew(disturbed, 8) == pytest.approx(SKEW)
+    assert fit_skew({size: (computed, -these) for size, these in waited.items()}, 8) == 0
+    assert fit_skew({}, 8) == 0
 
 
 def test_a_size_that_was_measured_badly_counts_as_one_of_all() -> None:
     computed = FREE_SECONDS + np.array([1e-3, 2e-3, 8e-3])
     waited = {size: np.array([waiting(each, size) for each in computed]) for size in (2, 4, 8)}
     timed = {size: (computed, these if size > 2 else 0.0 * these) for size, these in waited.items()}
-    assert fit_skew(timed) == pytest.approx(SKEW, rel=0.25)
+    assert fit_skew(timed, 8) == pytest.approx(SKEW, rel=0.25)
 
 
 def predicted(fn: Callable[..., jax.Array], skew_seconds: float, *args: jax.Array, **specs: Any) -> Prediction:
@@ -89,6 +93,28 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     each = prediction.compute_seconds / rounds
     assert seconds == pytest.approx(rounds * waiting(each), rel=0.2)
     assert waiting(each) > 0
+
+
+def waited_between(*axes: str) -> list[float]:
+    """What is waited before collectives over these axes of a mesh of 2 x 4, a millisecond computed before each."""
+    cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(("x", "y"), (2, 4))
+    so_far = [0.0]
+    for count in range(1, len(axes) + 1):
+        instructions = []
+        for over in axes[:count]:
+            step = Instruction("all-reduce", LIBRARY, (), (), "", 1.0)
+            instructions.append(replace(step, name="tanh", seconds=1e-3))
+            instructions.append(replace(step, collectives=(Collective("all-reduce", 4.0, tuple(over), 1.0, 0.0, ""),)))
+        program = Program((), tuple(instructions), ())
+        so_far.append(waited_seconds(cost, program, Timeline(orders={program: program.instructions})))
+    return list(np.diff(so_far))
+
+
+def test_groups_that_have_met_others_wait_with_those() -> None:
+    pairs, fours, all_eight = (waiting(1e-3, size) for size in (2, 4, 8))
+    assert waited_between("x", "x", "x") == pytest.approx([pairs] * 3)
+    assert waited_between("x", "y", "x", "y") == pytest.approx([pairs, *[all_eight] * 3])
+    assert waited_between("xy", "y", "y", "xy", "x") == pytest.approx([all_eight, fours, fours, all_eight, pairs])
 
 
 def test_only_devices_that_share_cores_wait(monkeypatch: pytest.MonkeyPatch) -> None:
