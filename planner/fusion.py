@@ -96,7 +96,8 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice":
         return SLICE
-    if op.name not in LOOPS or op.effects or (op.name in JOINS and joined_apart(op)):
+    in_place = writes_one_window(op)
+    if op.effects or (op.name in JOINS and joined_apart(op)) or not (op.name in LOOPS or in_place):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
@@ -104,7 +105,12 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
     costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
     reuses, product = op.name == "broadcast_in_dim", op.name in PRODUCTS
-    return Traits(True, True, costly, reuses, op.name in MOVES, unary, product=product)
+    return Traits(True, True, costly, reuses, op.name in MOVES or in_place, unary, product=product)
+
+
+def writes_one_window(op: Op) -> bool:
+    """Whether a scatter has a single index: XLA makes a dynamic update of a slice of it."""
+    return op.name.startswith("scatter") and math.prod(aval_of(op.operands[1]).shape[:-1]) == 1
 
 
 def joined_apart(op: Op) -> bool:

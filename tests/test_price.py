@@ -219,6 +219,15 @@ def test_a_product_goes_by_how_its_left_operand_lies() -> None:
     assert computed_on_a_cpu(device, jax.grad(loss, 1), *both) == pytest.approx(3.0, rel=0.01)
 
 
+def test_a_scatter_of_one_window_is_an_update_of_a_slice() -> None:
+    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0, element_seconds={"scatter": 1e-3})
+    shapes = (64, 256), (64, 256)
+    middle = computed_on_a_cpu(device, lambda x, y: x.at[1:-1].add(y[1:-1]), *shapes)
+    assert middle == pytest.approx(computed_on_a_cpu(device, lambda x, y: x + y, *shapes), rel=0.05)
+    rows = np.array([3, 5])
+    assert computed_on_a_cpu(device, lambda x, y: x.at[rows].add(y[rows]), *shapes) >= 2 * 256 * 1e-3
+
+
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
     device = preset("cpu:8").device
     small, large = (256, 256), (2048, 2048)
