@@ -3,13 +3,15 @@
 The problem's memory is what is alive at each program point: every stored value and every resharded copy, for as long as
 they lived in the assignment at hand. Those lifetimes differ a little from one assignment to another; so each answer's
 peak is measured by the prediction's walk, and where that is above the limit the problem's is lowered by the difference
-and solved again. Whatever was tried on the way counts, and the cheapest that fits is the answer.
+and solved again. Whatever was tried on the way counts, and the cheapest that fits is the answer. What the problem takes
+for equal the walk may tell apart: in small programs each answer is bettered op by op.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +30,9 @@ from planner.solve.incumbent import OPTIMAL_GAP
 
 ATTEMPTS = 5
 """How often the limit is lowered; each time by what the last answer was above it."""
+
+FEW = 1000
+"""Where the ops have no more strategies in all, an answer is compared with all that differ from it in one op."""
 
 PASSING, MANY = 0.01, 500
 """Where there are many arrays, short-lived ones of less than this part of the peak without a limit get no node."""
@@ -93,9 +98,12 @@ class _Search:
         return self._deadline - time.perf_counter()
 
     def fit(self, priced: Priced, picks: Sequence[int] | IntArray) -> Fit:
-        found = Assignment(priced, tuple(map(int, picks[: len(self._problem.costs)])))
-        self.tried.append(Fit(found, self._problem.evaluate(found.picks).cost, predict(found, self._donors)))
+        self.tried.append(self._fit(priced, picks))
         return self.tried[-1]
+
+    def _fit(self, priced: Priced, picks: Sequence[int] | IntArray) -> Fit:
+        found = Assignment(priced, tuple(map(int, picks[: len(self._problem.costs)])))
+        return Fit(found, self._problem.evaluate(found.picks).cost, predict(found, self._donors))
 
     def run(self) -> None:
         """Looks around the best without a limit; if nothing fits there, around what needs least."""
@@ -107,6 +115,9 @@ class _Search:
                 leanest = self._leanest_around(min(self.tried, key=lambda each: each.prediction.peak_bytes))
             if self.fitting:
                 self._cheapest_around(leanest, self._left_seconds)
+        if self.fitting:
+            cheapest = min(self.fitting, key=lambda each: each.cost)
+            self._bettered(cheapest, lambda each: (each.prediction.peak_bytes > self._limit, each.cost))
 
     def _cheapest_around(self, place: Fit, seconds: float) -> None:
         """Adds the cheapest that fits, if there is one and the seconds suffice to find it."""
@@ -134,6 +145,25 @@ class _Search:
             if found.prediction.peak_bytes >= place.prediction.peak_bytes:
                 break
             place = found
+        return self._bettered(place, lambda each: (each.prediction.peak_bytes, each.cost))
+
+    def _bettered(self, place: Fit, badness: Callable[[Fit], tuple[float, float]]) -> Fit:
+        """Changes one op after the other, each time the one that helps most, until none does."""
+        priced, strategies = place.assignment.priced, [range(costs.size) for costs in self._problem.costs]
+        while sum(map(len, strategies)) <= FEW and self._left_seconds > 0:
+            picks = place.assignment.picks
+            around = [
+                (*picks[:node], other, *picks[node + 1 :])
+                for node, others in enumerate(strategies)
+                for other in others
+                if other != picks[node]
+            ]
+            allowed = (each for each in around if self._problem.evaluate(each).cost < math.inf)
+            best = min((self._fit(priced, each) for each in allowed), key=badness, default=place)
+            if badness(best) >= badness(place):
+                break
+            place = best
+            self.tried.append(best)
         return place
 
     @property
