@@ -9,6 +9,7 @@ for equal the walk may tell apart: in small programs each answer is bettered op 
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -158,7 +159,8 @@ class _Search:
                 for other in others
                 if other != picks[node]
             ]
-            allowed = (each for each in around if self._problem.evaluate(each).cost < math.inf)
+            in_time = itertools.takewhile(lambda _: self._left_seconds > 0, around)
+            allowed = (each for each in in_time if self._problem.evaluate(each).cost < math.inf)
             best = min((self._fit(priced, each) for each in allowed), key=badness, default=place)
             if badness(best) >= badness(place):
                 break

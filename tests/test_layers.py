@@ -150,9 +150,9 @@ def graphs(case: Case, in_specs: Any = None) -> tuple[Request, Graph, Graph]:
 
 def choices(case: Case, model: CostModel) -> tuple[Choice, Choice]:
     request, *both = graphs(case)
-    mesh = MESH.abstract_mesh
+    limits = Limits(1e15, 60.0, "replicate")
     whole, short = (
-        best_choice(graph, request.on(graph), mesh_choices(mesh, model), Limits(1e15, 60.0, "replicate"), Stages(False))
+        best_choice(graph, request.on(graph), mesh_choices(MESH.abstract_mesh, model), limits, Stages(False))
         for graph in both
     )
     return whole, short
