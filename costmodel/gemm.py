@@ -1,15 +1,17 @@
 """Seconds of a matrix multiplication by its shape: six parameters a type, fitted to what was measured; on CPUs eight.
 
-    launch + max(2 (b (m + h) (n + h) + o) (k + c) / rate + s max(0, b k (m + n) - e), bytes / bandwidth)
+    launch + max(2 (b (m + h) (n + h) + o) (k + c) / rate + b k (l m + r n) + s max(0, b (k m + k n + m n) - e),
+                 bytes / bandwidth)
 
 for b products of [m, k] and [k, n]. What is added is work that the units do in vain: at the edges of the result (h rows
 and columns), at the start and end of each sum (c elements), and on cores that are left over when the result is small
-(o elements). On one core o is 0. The bandwidth is that of the caches where the operands stay in them. Counting tiles in
-whole rounds of the cores is no better on XLA's measurements as a whole, and jumps where a planner wants a slope.
+(o elements). The bandwidth is that of the caches where the operands stay in them. Counting tiles in whole rounds of the
+cores is no better on XLA's measurements as a whole, and jumps where a planner wants a slope.
 
-A CPU's core rearranges the operands before it multiplies, line by line from far apart, and waits for each of the
-elements beyond those that its cache holds (e) for s seconds: 32 rows times weights of 4 MiB take 6 to 8 times as long
-as times 1 MiB.
+A CPU's core packs its operands before it multiplies, l and r seconds an element of the left and the right one: with
+few rows, or where the left operand is transposed, that is much of the time. On one core o is 0, and l and r say all
+that h would. The core waits for each of the elements beyond those that its cache holds (e) for s seconds: 32 rows times
+weights of 4 MiB take 6 to 8 times as long as times 1 MiB.
 """
 
 from __future__ import annotations
@@ -27,6 +29,18 @@ DOUBT = 10.0
 KNOWN = 1e-3
 """The same for what is known."""
 
+ON_UNITS = {"half_rate_size": 16.0, "half_rate_outputs": 1e5}
+"""Where a fit begins. A tile of units that are filled by columns is of the order of 16 by 16; a machine of 100 cores
+wants some 10⁵ elements of a result."""
+ON_A_CORE = {
+    "cached_elements": 2.0**18,
+    "overflow_seconds": 5e-9,
+    "left_packing_seconds": 2e-9,
+    "right_packing_seconds": 2e-9,
+}
+"""The same. A core's cache is about a megabyte; memory answers after a hundred nanoseconds, with a line of 16."""
+SUM_HIDING_ITS_START = 64.0
+
 
 @dataclass(frozen=True)
 class MatmulShape:
@@ -38,8 +52,9 @@ class MatmulShape:
         half_rate_size: with so many rows or columns, and all else large, it runs at half the rate.
         half_rate_inner: the same for the size that is summed over.
         half_rate_outputs: the same for the elements of the result, all batches together.
-        cached_elements: of both operands, all batches together, that a core's cache holds.
+        cached_elements: of operands and results, all batches together, that a core's cache holds.
         overflow_seconds: of each element beyond those.
+        left_packing_seconds, right_packing_seconds: of each element of the operand.
     """
 
     launch_seconds: float
@@ -49,6 +64,8 @@ class MatmulShape:
     half_rate_outputs: float = 0.0
     cached_elements: float = 0.0
     overflow_seconds: float = 0.0
+    left_packing_seconds: float = 0.0
+    right_packing_seconds: float = 0.0
 
     def scaled(self, speed: float, wait: float) -> MatmulShape:
         """The same where all runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -57,6 +74,8 @@ class MatmulShape:
             launch_seconds=self.launch_seconds * wait,
             bytes_per_second=self.bytes_per_second * speed,
             overflow_seconds=self.overflow_seconds / speed,
+            left_packing_seconds=self.left_packing_seconds / speed,
+            right_packing_seconds=self.right_packing_seconds / speed,
         )
 
     def efficiency(self, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike, batch: ArrayLike = 1.0) -> np.ndarray:
@@ -88,9 +107,10 @@ class MatmulShape:
         """
         m, k, n, b = (np.asarray(size, dtype=float) for size in (rows, inner, columns, batch))
         arithmetic = 2.0 * b * m * k * n / flops_per_second / self.efficiency(rows, inner, columns, batch)
-        overflow = np.maximum(0.0, b * k * (m + n) - self.cached_elements) * self.overflow_seconds
+        packing = b * k * (self.left_packing_seconds * m + self.right_packing_seconds * n)
+        overflow = np.maximum(0.0, b * (k * m + k * n + m * n) - self.cached_elements) * self.overflow_seconds
         memory = np.asarray(nbytes, dtype=float) / self.bytes_per_second
-        return np.asarray(self.launch_seconds + np.maximum(arithmetic + overflow, memory))
+        return np.asarray(self.launch_seconds + np.maximum(arithmetic + packing + overflow, memory))
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ def fit_matmul(
     samples: Sequence[MatmulSample],
     bytes_per_second: float,
     *,
-    rearranged: bool = False,
+    packed: bool = False,
     flops_per_second: float | None = None,
 ) -> MatmulFit:
     """The curve through timed products of one type.
@@ -130,33 +150,35 @@ def fit_matmul(
     Args:
         samples: as many as parameters at least, from launch-bound to large, wide and narrow.
         bytes_per_second: of the device's memory; samples that stay in caches move it.
-        rearranged: whether operands beyond the caches are waited for, two parameters more.
+        packed: whether each product is computed by one core of a CPU, which packs its operands.
         flops_per_second: the rate of a large product, if that is known; else it is fitted.
 
     Raises:
         ValueError: fewer samples than parameters.
     """
-    # A core's cache is about a megabyte, and memory answers after about a hundred nanoseconds, with a line of 16.
-    overflow = [2.0**18, 5e-9] if rearranged else []
-    if len(samples) < 6 + len(overflow):
-        raise ValueError(f"a matmul curve has {6 + len(overflow)} parameters, got {len(samples)} samples")
+    shape = {
+        "launch_seconds": float(np.min([s.seconds for s in samples], initial=np.inf)),
+        "bytes_per_second": bytes_per_second,
+        "half_rate_inner": SUM_HIDING_ITS_START,
+        **(ON_A_CORE if packed else ON_UNITS),
+    }
+    if len(samples) < 1 + len(shape):
+        raise ValueError(f"a matmul curve has {1 + len(shape)} parameters, got {len(samples)} samples")
     rows, inner, columns, batch, nbytes, seconds = np.array(
         [(s.rows, s.inner, s.columns, s.batch, s.nbytes, s.seconds) for s in samples]
     ).T
     best_rate = float(np.max(2 * batch * rows * inner * columns / seconds))
 
     def predict(parameters: np.ndarray) -> np.ndarray:
-        rate, *shape = parameters.tolist()
-        return MatmulShape(*shape).seconds(rate, rows, inner, columns, batch, nbytes)
+        rate, *found = parameters.tolist()
+        return MatmulShape(**dict(zip(shape, found, strict=True))).seconds(rate, rows, inner, columns, batch, nbytes)
 
-    # A core's tile is of the order of 16 by 16 where units are filled by columns; a sum of 64 hides its start; a
-    # machine of 100 cores wants some 10⁵ elements of a result.
-    start = np.array([1.1 * best_rate, float(seconds.min()), bytes_per_second, 16.0, 64.0, 1e5, *overflow])
+    start = np.array([1.1 * best_rate, *shape.values()])
     # The fastest product seen is not far from the rate: a few noisy ones alone would not tell rate from efficiency.
     doubt = np.array([1.0, np.inf, *[DOUBT] * (len(start) - 2)])
     if flops_per_second is not None:
         start[0], doubt[0] = flops_per_second, KNOWN
     fitted = fit_positive(predict, seconds, start, doubt)
     errors = np.abs(predict(fitted) / seconds - 1)
-    rate, *shape = fitted.tolist()
-    return MatmulFit(rate, MatmulShape(*shape), float(np.median(errors)))
+    rate, *found = fitted.tolist()
+    return MatmulFit(rate, MatmulShape(**dict(zip(shape, found, strict=True))), float(np.median(errors)))

@@ -15,7 +15,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 7
+FORMAT = 8
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -173,6 +173,8 @@ def _matmul_shape(record: _Record) -> MatmulShape:
         half_rate_outputs=record.number("half_rate_outputs"),
         cached_elements=record.number("cached_elements"),
         overflow_seconds=record.number("overflow_seconds"),
+        left_packing_seconds=record.number("left_packing_seconds"),
+        right_packing_seconds=record.number("right_packing_seconds"),
     )
 
 

@@ -314,10 +314,10 @@ def _matmul_curves(
                 m, k, n = probes.product_sizes(product, layer)
                 apart = on_cpu and product == probes.TRANSPOSED
                 samples[apart].append(MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken))
-        curve = straight[dtype] = fit_matmul(samples[False], memory_rate, rearranged=on_cpu)
+        curve = straight[dtype] = fit_matmul(samples[False], memory_rate, packed=on_cpu)
         if samples[True]:
             rate = curve.flops_per_second
-            transposed[dtype] = fit_matmul(samples[True], memory_rate, flops_per_second=rate)
+            transposed[dtype] = fit_matmul(samples[True], memory_rate, packed=on_cpu, flops_per_second=rate)
     return straight, transposed
 
 

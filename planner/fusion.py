@@ -94,9 +94,9 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
         if backend == "cpu" and single and op.name in LIBRARY_REDUCTIONS and elements >= LIBRARY_ELEMENTS:
             return Traits(takes=True, moves=True, sums=True)
         return Traits(loops=True, takes=True, moves=True)
-    if op.name == "dynamic_slice":
+    if op.name == "dynamic_slice" or (op.name == "gather" and one_window(op)):
         return SLICE
-    in_place = writes_one_window(op)
+    in_place = op.name.startswith("scatter") and one_window(op)
     if op.effects or (op.name in JOINS and joined_apart(op)) or not (op.name in LOOPS or in_place):
         return LIBRARY
     result = op.results[0]
@@ -108,9 +108,9 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     return Traits(True, True, costly, reuses, op.name in MOVES or in_place, unary, product=product)
 
 
-def writes_one_window(op: Op) -> bool:
-    """Whether a scatter has a single index: XLA makes a dynamic update of a slice of it."""
-    return op.name.startswith("scatter") and math.prod(aval_of(op.operands[1]).shape[:-1]) == 1
+def one_window(op: Op) -> bool:
+    """Whether a gather or scatter has a single index: XLA makes a dynamic slice, or an update of one, of it."""
+    return math.prod(aval_of(op.operands[1]).shape[:-1]) == 1
 
 
 def joined_apart(op: Op) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
-from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, traits, writes_one_window
+from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
 from planner.rearrange import rearranged
 from planner.rules import kernel_flops
@@ -105,7 +105,7 @@ def elements(op: Op) -> Mapping[str, float]:
         case "sort":
             length = operand[op.params["dimension"] if op.name == "sort" else -1]
             return {name: math.prod(operand) * math.log2(max(2, length))}
-        case "scatter" if writes_one_window(op):
+        case "gather" | "scatter" if one_window(op):
             return {}
         case "scatter":
             return {name: float(math.prod(aval_of(op.operands[2]).shape))}

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import jax
 import pytest
+from costmodel_cases import along, machine
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from experiments import arguments
+from costmodel import CostModel
 from experiments.baselines import DIMENSIONS, STRATEGIES, NotApplicable, is_strategy, layout, memory_part
 from experiments.runner.trial import Dimensions
 from experiments.workloads import workload
 from planner import Plan, plan
 
 
-def planned(name: str) -> Plan:
-    work = workload(name)
-    mesh = arguments.device_mesh((8,))
-    return plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums, time_limit=0.0)
-
-
 @pytest.fixture(scope="module")
 def moe() -> Plan:
-    return planned("moe")
+    """By prices at which nothing but bytes counts: where starting a collective does, so few tokens may be gathered."""
+    work = workload("moe")
+    model, mesh = CostModel(machine(along("x", 8))), AbstractMesh((8,), ("x",))
+    return plan(work.fn, work.example_args, mesh, cost_model=model, donate_argnums=work.donate_argnums, time_limit=0.0)
 
 
 def test_sequence_parallel_splits_the_sequence_and_no_parameter(moe: Plan) -> None:

@@ -67,20 +67,31 @@ def test_operands_beyond_the_cache_are_waited_for() -> None:
     shape = replace(TRUTH, cached_elements=2.0**18, overflow_seconds=6e-9)
     inside, beyond = (float(shape.seconds(2e10, 32, size, size, 1, 0)) for size in (256, 1024))
     assert inside == TRUTH.seconds(2e10, 32, 256, 256, 1, 0)
-    overflow = 6e-9 * (32 * 1024 + 1024**2 + -(2**18))
+    overflow = 6e-9 * (2 * 32 * 1024 + 1024**2 - 2**18)
     assert beyond == pytest.approx(float(TRUTH.seconds(2e10, 32, 1024, 1024, 1, 0)) + overflow)
 
 
-def test_a_fit_finds_the_cache_that_its_samples_overflow() -> None:
-    truth = MatmulShape(2e-5, 3e9, 10.0, 11.0, 500.0, cached_elements=2e5, overflow_seconds=6e-9)
+def test_a_core_packs_each_operand_at_its_own_rate() -> None:
+    shape = replace(TRUTH, left_packing_seconds=1e-9, right_packing_seconds=3e-9)
+    extra = shape.seconds(2e10, 512, 256, 64, 2, 0) - TRUTH.seconds(2e10, 512, 256, 64, 2, 0)
+    assert extra == pytest.approx(2 * 256 * (512 * 1e-9 + 64 * 3e-9))
+    assert shape.scaled(2.0, 1.0).left_packing_seconds == 0.5e-9
+    assert shape.scaled(2.0, 1.0).right_packing_seconds == 1.5e-9
+
+
+@pytest.mark.parametrize("left", [1e-9, 12e-9])
+def test_a_fit_finds_what_packing_takes_and_the_cache_that_its_samples_overflow(left: float) -> None:
+    truth = MatmulShape(2e-5, 3e9, 0.0, 11.0, 0.0, 2e5, 6e-9, left, 3e-9)
     sizes = (16, 64, 256, 1024)
     timed = [
         MatmulSample(m, k, n, 1, 4 * (m * k + k * n + m * n), float(truth.seconds(1.6e10, m, k, n, 1, 0)))
         for m in sizes for k in sizes for n in sizes
     ]  # fmt: skip
-    fit = fit_matmul(timed, 3e11, rearranged=True)
+    fit = fit_matmul(timed, 3e11, packed=True)
     assert fit.relative_error < 0.02
     assert fit.shape.overflow_seconds == pytest.approx(6e-9, rel=0.1)
+    assert fit.shape.left_packing_seconds == pytest.approx(left, rel=0.1)
+    assert fit.shape.right_packing_seconds == pytest.approx(3e-9, rel=0.1)
     assert fit_matmul(timed, 3e11).relative_error > 2 * fit.relative_error
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, Case
+from costmodel_cases import NOBODY_WAITS
 from forced import device_mesh, priced_on, random_assignments
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
@@ -94,7 +95,8 @@ def loop(x: jax.Array, w: jax.Array) -> jax.Array:
 )
 def test_the_plan_is_the_best_of_all(fn: Callable[..., Any], sizes: tuple[int, ...]) -> None:
     args = (S((64, 512), jnp.float32), S((512, 512), jnp.float32))
-    planned = plan(fn, args, AbstractMesh(sizes, ("x", "y", "z")[: len(sizes)]), in_specs=(None, P()))
+    mesh = AbstractMesh(sizes, ("x", "y", "z")[: len(sizes)])
+    planned = plan(fn, args, mesh, in_specs=(None, P()), cost_model=NOBODY_WAITS)
     priced = planned.choice.priced
     assert math.prod(map(len, priced.strategies)) < 50_000, "or trying them all takes too long"
     assert planned.objective_seconds == pytest.approx(brute_force(priced))
@@ -219,13 +221,18 @@ def test_a_product_goes_by_how_its_left_operand_lies() -> None:
     assert computed_on_a_cpu(device, jax.grad(loss, 1), *both) == pytest.approx(3.0, rel=0.01)
 
 
-def test_a_scatter_of_one_window_is_an_update_of_a_slice() -> None:
-    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0, element_seconds={"scatter": 1e-3})
+def test_one_window_is_gathered_as_a_slice_and_scattered_as_an_update_of_one() -> None:
+    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0, element_seconds={"gather": 1e-3, "scatter": 1e-3})
     shapes = (64, 256), (64, 256)
     middle = computed_on_a_cpu(device, lambda x, y: x.at[1:-1].add(y[1:-1]), *shapes)
     assert middle == pytest.approx(computed_on_a_cpu(device, lambda x, y: x + y, *shapes), rel=0.05)
     rows = np.array([3, 5])
     assert computed_on_a_cpu(device, lambda x, y: x.at[rows].add(y[rows]), *shapes) >= 2 * 256 * 1e-3
+
+    def back(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.grad(lambda x, y: jnp.sum(jnp.square(x.at[1:-1].add(y))), (0, 1))(x, y)
+
+    assert computed_on_a_cpu(device, back, (64, 256), (62, 256)) < 1e-3
 
 
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:

@@ -81,14 +81,19 @@ def test_at_the_end_of_a_call_all_wait_for_the_last() -> None:
 
 def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_the_last() -> None:
     rounds, side = 10, 512
-    whole = NamedSharding(MESH, P())
+    whole, rows = NamedSharding(MESH, P()), NamedSharding(MESH, P("x"))
 
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
-        """Each round makes a part of the columns on each device, and all are wanted everywhere."""
-        return lax.fori_loop(0, rounds, lambda _, y: lax.with_sharding_constraint(jnp.tanh(y @ w), whole), x)
+        """Each round makes a part of the rows on each device, and all are wanted everywhere."""
+
+        def body(_: int, y: jax.Array) -> jax.Array:
+            made = jnp.tanh(lax.with_sharding_constraint(y, rows) @ w)
+            return lax.with_sharding_constraint(lax.with_sharding_constraint(made, rows), whole)
+
+        return lax.fori_loop(0, rounds, body, x)
 
     x = jnp.zeros((side, side))
-    seconds, prediction = waited(fn, x, x, in_specs=(P(), P(None, "x")), out_specs=P())
+    seconds, prediction = waited(fn, x, x, in_specs=(P(), P()), out_specs=P())
     assert [one.count for one in prediction.collectives if one.count >= rounds] == [rounds]
     each = prediction.compute_seconds / rounds
     assert seconds == pytest.approx(rounds * waiting(each), rel=0.2)

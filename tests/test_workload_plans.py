@@ -39,7 +39,8 @@ def test_never_worse_than_the_hand_written(name: str, mesh: str) -> None:
     for alternative, other in found.alternatives.items():
         assert found.prediction.step_seconds <= other.prediction.step_seconds * (1 + 1e-9), alternative
     assert found.lower_bound_seconds <= found.objective_seconds * (1 + 1e-9)
-    assert found.status == "optimal"
+    # Waits are in the prediction, not in the problem: for them a layout by hand may be taken instead of the optimum.
+    assert found.status == "optimal" or found.choice.assignment.picks in found.choice.candidates.values()
 
 
 def test_state_comes_out_as_it_went_in(name: str, mesh: str) -> None:
