@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from costmodel.model import MeshCost
@@ -79,11 +79,12 @@ def _waits(cost: MeshCost, program: Program, over_time: Timeline, times: float, 
     communicating = {collective.count for one in order for collective in one.collectives}
     for one in order:
         for collective in one.collectives[:1]:  # those joined with it, or of the same op, follow at once
+            group = _meeting(collective, since)
             # Whom a device waited for since it last met this group had waited for others: they are all late together.
-            met = max(since[axis] for axis in collective.axes)
-            late = [axis for axis in since if axis in collective.axes or since[axis] < met]
+            met = max(since[axis] for axis in group)
+            late = [axis for axis in since if axis in group or since[axis] < met]
             waited += collective.count / times * cost.waiting_seconds(late, min(since.values()))
-            since = {**since, **dict.fromkeys(collective.axes, 0.0)}
+            since = {**since, **dict.fromkeys(group, 0.0)}
         computed = one.seconds * (1.0 if one.count in communicating else one.count / times)
         since = {axis: seconds + computed for axis, seconds in since.items()}
         for body in one.bodies:
@@ -94,12 +95,17 @@ def _waits(cost: MeshCost, program: Program, over_time: Timeline, times: float, 
             again, at_end = _waits(cost, body, over_time, runs, after)
             rounds = runs / times
             waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
-            inside = {axis for deep in body.walk() for collective in deep.collectives for axis in collective.axes}
+            inside = {axis for deep in body.walk() for each in deep.collectives for axis in _meeting(each, since)}
             since = {
                 axis: at_end[axis] if axis in inside else seconds + rounds * (after[axis] - seconds)
                 for axis, seconds in since.items()
             }
     return waited, since
+
+
+def _meeting(collective: Collective, axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes over which devices meet: all for a permutation, which takes as long over two devices as over eight."""
+    return tuple(axes) if collective.kind == "collective-permute" else collective.axes
 
 
 def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:

@@ -100,16 +100,16 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     assert waiting(each) > 0
 
 
-def waited_between(*axes: str) -> list[float]:
+def waited_between(*axes: str, kind: str = "all-reduce") -> list[float]:
     """What is waited before collectives over these axes of a mesh of 2 x 4, a millisecond computed before each."""
     cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(("x", "y"), (2, 4))
     so_far = [0.0]
     for count in range(1, len(axes) + 1):
         instructions = []
         for over in axes[:count]:
-            step = Instruction("all-reduce", LIBRARY, (), (), "", 1.0)
+            step = Instruction(kind, LIBRARY, (), (), "", 1.0)
             instructions.append(replace(step, name="tanh", seconds=1e-3))
-            instructions.append(replace(step, collectives=(Collective("all-reduce", 4.0, tuple(over), 1.0, 0.0, ""),)))
+            instructions.append(replace(step, collectives=(Collective(kind, 4.0, tuple(over), 1.0, 0.0, ""),)))
         program = Program((), tuple(instructions), ())
         so_far.append(waited_seconds(cost, program, Timeline(orders={program: program.instructions})))
     return list(np.diff(so_far))
@@ -120,6 +120,10 @@ def test_groups_that_have_met_others_wait_with_those() -> None:
     assert waited_between("x", "x", "x") == pytest.approx([pairs] * 3)
     assert waited_between("x", "y", "x", "y") == pytest.approx([pairs, *[all_eight] * 3])
     assert waited_between("xy", "y", "y", "xy", "x") == pytest.approx([all_eight, fours, fours, all_eight, pairs])
+
+
+def test_all_devices_meet_for_a_permutation() -> None:
+    assert waited_between("x", "y", "xy", kind="collective-permute") == pytest.approx([waiting(1e-3)] * 3)
 
 
 def test_only_devices_that_share_cores_wait(monkeypatch: pytest.MonkeyPatch) -> None:
