@@ -68,7 +68,8 @@ _Since = Mapping[str, float]
 def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
     waited, since = _waits(cost, program, over_time, 1.0, dict.fromkeys(cost.axis_sizes, 0.0))
-    return waited + cost.waiting_seconds(tuple(since), min(since.values()))
+    # The groups that met last did not meet each other: one that did nothing but meet would else make a call shorter.
+    return waited + cost.waiting_seconds(tuple(since), max(since.values()))
 
 
 def _waits(cost: MeshCost, program: Program, over_time: Timeline, times: float, since: _Since) -> tuple[float, _Since]:

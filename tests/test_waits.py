@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,19 +100,23 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     assert waiting(each) > 0
 
 
-def waited_between(*axes: str, kind: str = "all-reduce") -> list[float]:
-    """What is waited before collectives over these axes of a mesh of 2 x 4, a millisecond computed before each."""
+def waited_in(steps: Sequence[tuple[float, str]], kind: str = "all-reduce") -> float:
+    """What is waited in a call on a mesh of 2 x 4, by the seconds computed before each collective and its axes."""
     cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(("x", "y"), (2, 4))
-    so_far = [0.0]
-    for count in range(1, len(axes) + 1):
-        instructions = []
-        for over in axes[:count]:
-            step = Instruction(kind, LIBRARY, (), (), "", 1.0)
-            instructions.append(replace(step, name="tanh", seconds=1e-3))
-            instructions.append(replace(step, collectives=(Collective(kind, 4.0, tuple(over), 1.0, 0.0, ""),)))
-        program = Program((), tuple(instructions), ())
-        so_far.append(waited_seconds(cost, program, Timeline(orders={program: program.instructions})))
-    return list(np.diff(so_far))
+    instructions = []
+    for seconds, axes in steps:
+        instructions.append(Instruction("tanh", LIBRARY, (), (), "", 1.0, seconds=seconds))
+        collective = Collective(kind, 4.0, tuple(axes), 1.0, 0.0, "")
+        instructions.append(Instruction(kind, LIBRARY, (), (), "", 1.0, collectives=(collective,)))
+    program = Program((), tuple(instructions), ())
+    return waited_seconds(cost, program, Timeline(orders={program: program.instructions}))
+
+
+def waited_between(*axes: str, kind: str = "all-reduce") -> list[float]:
+    """What is waited before each of the collectives, a millisecond computed before each."""
+    all_meet = (0.0, "xy")  # so that nobody waits at the end of the call
+    steps = [(1e-3, over) for over in axes]
+    return list(np.diff([waited_in([*steps[:count], all_meet], kind) for count in range(len(axes) + 1)]))
 
 
 def test_groups_that_have_met_others_wait_with_those() -> None:
@@ -124,6 +128,12 @@ def test_groups_that_have_met_others_wait_with_those() -> None:
 
 def test_all_devices_meet_for_a_permutation() -> None:
     assert waited_between("x", "y", "xy", kind="collective-permute") == pytest.approx([waiting(1e-3)] * 3)
+
+
+def test_at_the_end_of_a_call_groups_wait_that_have_not_met() -> None:
+    pairs, all_eight = (waiting(1e-3, size) for size in (2, 8))
+    assert waited_in([(1e-3, "xy")]) == pytest.approx(all_eight)
+    assert waited_in([(1e-3, "x")]) == pytest.approx(pairs + all_eight)
 
 
 def test_only_devices_that_share_cores_wait(monkeypatch: pytest.MonkeyPatch) -> None:
