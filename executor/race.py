@@ -88,7 +88,7 @@ def race(
         least_rounds, least_seconds: it ends when both are reached, the latter by the calls of each
             program that is timed still,
         most_seconds: or after the least rounds if so much time has passed.
-        far_behind: a program that takes this many times the second fastest's time is timed no further.
+        far_behind: a program whose fastest call takes this many times the second fastest's median is timed no further.
         progress: called with the part of the work that is done.
 
     Returns:
@@ -117,9 +117,10 @@ def race(
 
 
 def _in_the_running(samples: Sequence[Sequence[float]], far_behind: float) -> list[int]:
-    medians = [float(np.median(taken)) for taken in samples]
-    second = sorted(medians)[min(1, len(medians) - 1)]
-    return [index for index, median in enumerate(medians) if median <= far_behind * second]
+    """Those whose fastest call is not far behind: noise at the beginning makes a program slower, never faster."""
+    medians = sorted(float(np.median(taken)) for taken in samples)
+    second = medians[min(1, len(medians) - 1)]
+    return [index for index, taken in enumerate(samples) if min(taken) <= far_behind * second]
 
 
 class Runner:
