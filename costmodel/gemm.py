@@ -169,9 +169,13 @@ def fit_matmul(
     ).T
     best_rate = float(np.max(2 * batch * rows * inner * columns / seconds))
 
-    def predict(parameters: np.ndarray) -> np.ndarray:
+    def curve(parameters: np.ndarray) -> tuple[float, MatmulShape]:
         rate, *found = parameters.tolist()
-        return MatmulShape(**dict(zip(shape, found, strict=True))).seconds(rate, rows, inner, columns, batch, nbytes)
+        return rate, MatmulShape(**dict(zip(shape, found, strict=True)))
+
+    def predict(parameters: np.ndarray) -> np.ndarray:
+        rate, found = curve(parameters)
+        return found.seconds(rate, rows, inner, columns, batch, nbytes)
 
     start = np.array([1.1 * best_rate, *shape.values()])
     # The fastest product seen is not far from the rate: a few noisy ones alone would not tell rate from efficiency.
@@ -180,5 +184,4 @@ def fit_matmul(
         start[0], doubt[0] = flops_per_second, KNOWN
     fitted = fit_positive(predict, seconds, start, doubt)
     errors = np.abs(predict(fitted) / seconds - 1)
-    rate, *found = fitted.tolist()
-    return MatmulFit(rate, MatmulShape(**dict(zip(shape, found, strict=True))), float(np.median(errors)))
+    return MatmulFit(*curve(fitted), float(np.median(errors)))
