@@ -69,6 +69,11 @@ class MeshCost:
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
     skew_seconds: float
 
+    @property
+    def hoists(self) -> bool:
+        """Whether the compiler moves out of a loop what is the same in all rounds (WhileLoopInvariantCodeMotion)."""
+        return self.backend == "cpu"
+
     def collective_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
         """Seconds of one collective over the product of the axes, all groups of the mesh running it at once.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import Value
 from planner.layout import Layout, replicated
-from planner.price import Priced
+from planner.price import Priced, reshards
 from planner.reshard import Step
 from planner.strategies import Dims, Strategy
 
@@ -66,7 +66,7 @@ class Assignment:
             if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
                 self.route(use, value, copies, lambda _, step: steps.append(step))
         each = (resharder.seconds(step, value.nbytes / step.shards, value.itemsize) for step in steps)
-        return uses[0].weight * float(sum(each))
+        return reshards(uses[0], self.priced.decisions, self.priced.cost) * float(sum(each))
 
     def route(self, use: Use, value: Value, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
         """A value in the layout that the use wants, resharded step by step from a copy that is there.

@@ -205,6 +205,17 @@ class Graph:
             producer.update(dict.fromkeys(op.results, node))
 
 
+def invariants(op: Op, body: Body) -> list[tuple[int, Value]]:
+    """What is the same in all rounds of a loop: positions of its operands, and what these are in one of its bodies."""
+    if op.primitive is jex_primitives.scan_p:
+        return list(enumerate(body.inputs[: op.params["num_consts"]]))
+    if op.primitive is jex_primitives.while_p:
+        tested, count = op.params["cond_nconsts"], op.params["body_nconsts"]
+        test = body is op.bodies[0]
+        return list(enumerate(body.inputs[: tested if test else count], 0 if test else tested))
+    return []
+
+
 def read_counts(ops: Iterable[Op], outputs: Iterable[Atom]) -> Counter[Value]:
     """How often each value is read in a body, the body's outputs included."""
     atoms = itertools.chain(outputs, *(op.operands for op in ops))

@@ -14,7 +14,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, invariants
 from planner.layout import Layout, PartialLayout
 from planner.rules import Origin, ShardingRule, rule_for
 from planner.specs import Border
@@ -42,6 +42,7 @@ class Grouping:
         boundaries: for each loop, branch or `shard_map`, the homes inside that its operands go to, and those that its
             bodies' outputs go to, each with how many leading dimensions the value outside has on top.
         constant: values made of literals and iota alone.
+        rounds: as in `Decisions`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Grouping:
         self.members: dict[Op, tuple[int, Member]] = {}
         self.boundaries: dict[Op, tuple[tuple[Home, ...], tuple[tuple[Home, ...], ...]]] = {}
         self.constant: set[Value] = set()
+        self.rounds: dict[Value, int] = {}
         self.unruled: list[Op] = []
         self.aliases: dict[Value, Atom] = {}
         self._constraints, self._mapped = constraints, mapped
@@ -143,6 +145,8 @@ class Grouping:
         def settle(values: Sequence[Value], homes: Sequence[Home]) -> None:
             self.homes.update(zip(values, homes, strict=True))
 
+        for body in op.bodies:
+            self.rounds.update((value, max(op.trips, 1)) for _, value in invariants(op, body))
         inside = weight * op.trips
         if op.primitive is jex_primitives.scan_p:
             (body,) = op.bodies

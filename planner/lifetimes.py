@@ -19,9 +19,9 @@ from planner.graph import Body, Op, Value
 from planner.layout import Layout, replicated, shard_elements
 from planner.memory import Allocation
 from planner.price import Priced
-from planner.program import write
 from planner.reshard import Resharder
 from planner.scratch import op_beside_bytes, step_scratch_bytes
+from planner.write import write
 
 
 def lifetimes(assignment: Assignment, donors: Sequence[int | None]) -> list[Lifetime]:

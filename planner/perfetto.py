@@ -13,7 +13,8 @@ from planner.assignment import Assignment
 from planner.buffers import timeline
 from planner.memory import MemoryCurve, over_time
 from planner.predict import Prediction
-from planner.program import Instruction, Program, write
+from planner.program import Instruction, Program
+from planner.write import write
 
 DEVICE, CALL, COMPUTE, COMMUNICATION = 1, 1, 2, 3
 """All devices do the same, so that there is one process; its threads."""

@@ -10,7 +10,8 @@ from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
 from planner.price import Priced
-from planner.program import Collective, Program, write
+from planner.program import Collective, Program
+from planner.write import write
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ class Priced:
         return [*uses] if cut is None else [uses[position] for position in cut.outputs]
 
 
+def reshards(use: Use, decisions: Decisions, cost: MeshCost) -> float:
+    """How often a value is resharded for a use in one call of the program."""
+    return use.weight / decisions.rounds.get(use.value, 1) if cost.hoists else use.weight
+
+
 def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
     """Prices all decisions of a program on one mesh."""
     pricing = _Pricing(graph, decisions, cost)
@@ -266,10 +271,11 @@ class _Pricing:
         home = use.view or self.decisions.homes[use.value]
         sources, source_of = self._layouts_of(home.node, home.dims, use.view is None)
         targets, target_of = self._layouts_of(use.node, use.dims, False)
-        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), use.weight)
+        times = reshards(use, self.decisions, self.cost)
+        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), times)
         if key not in self._matrices:
             matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
-            self._matrices[key] = matrix[np.ix_(source_of, target_of)] * use.weight
+            self._matrices[key] = matrix[np.ix_(source_of, target_of)] * times
         return Reading(use, home.node, use.node, self._matrices[key])
 
     def sum(self, parts: Sequence[np.ndarray]) -> np.ndarray:

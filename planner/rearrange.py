@@ -1,13 +1,14 @@
 """Operands that XLA's CPU compiler copies into the order in which its libraries take them.
 
 Contractions become products of matrices (xla/hlo/transforms/expanders/dot_decomposer.cc), convolutions have the batch
-first and the features last (xla/service/cpu/conv_canonicalization.cc).
+first and the features last (xla/service/cpu/conv_canonicalization.cc), and rolls are concatenations of two slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.fusion import joined_apart
 from planner.graph import Op, aval_of
 
 
@@ -29,6 +30,8 @@ def rearranged(op: Op) -> tuple[int, ...]:
         return tuple(
             position for position, order in enumerate(wanted) if _moves(order, aval_of(op.operands[position]).shape)
         )
+    if op.name == "roll" and joined_apart(op):
+        return (0,)
     return ()
 
 

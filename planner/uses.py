@@ -47,6 +47,7 @@ def decide(
         tuple(uses.values()),
         tuple(ties),
         frozenset(grouping.constant),
+        grouping.rounds,
         tuple(grouping.unruled),
     )
 

@@ -1,6 +1,7 @@
 """Plans are compiled and held against what the compiler made of them."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -11,6 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from executor import Audit, CompiledCollective, audit
+from experiments.random_plans import random_plans
 from experiments.workloads import workload
 from planner import Collective, NoDevices, Plan, plan
 
@@ -84,6 +86,34 @@ def test_bfloat16_counts_at_its_own_size() -> None:
     mesh = jax.make_mesh((2, 4), ("x", "y"))
     found = audit(plan(project, shapes, mesh, in_specs=(P(None, "y"), P("y", None)), out_specs=P()))
     assert (found.fidelity, found.compiled_bytes) == (1.0, 64 * 32 * 2)
+
+
+def until(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, 6, lambda _, h: jnp.tanh(h @ w), x)
+
+
+def accumulated(w: jax.Array, batches: jax.Array) -> jax.Array:
+    def add(total: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        return total + jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w)))(w), None
+
+    return jax.lax.scan(add, jnp.zeros_like(w), batches.reshape(4, 32, 128))[0]
+
+
+@pytest.mark.parametrize("fn", [until, accumulated])
+def test_what_a_loop_leaves_alone_is_resharded_before_it(fn: Callable[..., jax.Array]) -> None:
+    shapes = [jax.ShapeDtypeStruct((128, 128), np.float32)] * 2
+    drawn = random_plans(plan(fn, shapes, jax.make_mesh((2, 4), ("x", "y"))), 8).values()
+    once = [
+        one
+        for each in drawn
+        for one in each.prediction.collectives
+        if one.kind == "all-gather" and one.bytes == 128 * 128 * 4 and one.count == 1
+    ]
+    assert once
+    for each in drawn:
+        found = audit(each)
+        assert found.fidelity >= 0.95, found.report()
+        assert found.memory_ratio >= 0.9, found.report()
 
 
 def expected(

@@ -236,6 +236,7 @@ def test_a_limit_that_nothing_fits() -> None:
         train_plan(memory_limit=smallest * 0.95, time_limit=10)
 
 
+@functools.cache
 def limit_between() -> float:
     """Half way from what the plan needs that is best without a limit to the least that any needs."""
     with pytest.raises(Infeasible) as caught:

@@ -1,0 +1,359 @@
+"""From a plan to the instructions that the compiler is expected to make of it.
+
+The walk makes the very copies that emission makes, so that what is predicted is what is emitted. Where a backend
+makes several instructions of one (the CPU compiler copies what it gathers along a minor dimension), or moves some
+elsewhere (out of a loop, what is the same in all rounds), they are as it makes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jax.extend.core import Literal
+from jax.extend.core import primitives as jex_primitives
+
+from planner.assignment import Assignment
+from planner.decisions import REPLICATED, Home, Use
+from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants
+from planner.layout import Layout, shard_count, shard_elements
+from planner.opcost import fused_seconds, inner_collectives, whole_seconds
+from planner.program import Array, Collective, Fetch, Instruction, Program, Written
+from planner.rearrange import rearranged
+from planner.reshard import Step
+from planner.scratch import op_scratch_bytes
+from planner.work import Work
+
+REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
+"""A copy of an array with its elements in another order."""
+
+STACKED = Traits(takes=True)
+"""Writing a round's result into its place among those of all rounds."""
+
+
+def write(assignment: Assignment) -> Written:
+    """The program that the assignment is emitted as."""
+    writer = _Writer(assignment)
+    body = assignment.priced.graph.body
+    program = writer.program(body, [writer.home(value, value.name, "") for value in body.inputs])
+    return Written(program, writer.fetches)
+
+
+class _Lines:
+    """Instructions on the way.
+
+    Attributes:
+        wanted: what the next of them wants in another layout than it was made in.
+        kept: the same of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.wanted: list[tuple[Value, Body, Home, Home]] = []
+        self.kept: list[tuple[Value, Body, Home, Home]] = []
+
+
+Copies = dict[Value, dict[Layout, Array]]
+"""In which layouts each value is there in one body; calls that are seen through have bodies of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Hoisted:
+    """Where what is the same in all rounds of a loop is resharded: before it.
+
+    Attributes:
+        before, count: the instructions around the loop, and how often they run.
+        inside: those in it, all of which find the copies there.
+        operand: the loop's, that this is.
+        made: the layouts in which it is there.
+        entering: the copies that the loop reads beside its operands.
+    """
+
+    before: _Lines
+    count: float
+    inside: _Lines
+    operand: Array
+    made: dict[Layout, Array]
+    entering: list[Array]
+
+
+class _Writer:
+    def __init__(self, assignment: Assignment):
+        self.assignment = assignment
+        self.priced = assignment.priced
+        self.graph = assignment.priced.graph
+        self.decisions = assignment.priced.decisions
+        self.cost = assignment.priced.cost
+        self.sizes = dict(self.cost.axis_sizes)
+        self.fetches: list[Fetch] = []
+        self.arrays: dict[Value, Array] = {}
+        self.roots: dict[Value, Atom] = {}
+        self.hoisted: dict[Value, _Hoisted] = {}
+
+    def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
+        """The value in the layout that it is made in."""
+        home = self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
+        nbytes = 0.0 if shared else self.local_bytes(value, self.assignment.home(value))
+        self.arrays[value] = Array(nbytes, name, source, value, home)
+        return self.arrays[value]
+
+    def local_bytes(self, value: Value, layout: Layout) -> float:
+        return float(shard_elements(value.shape, layout, self.sizes) * value.itemsize)
+
+    def program(self, body: Body, inputs: Sequence[Array]) -> Program:
+        lines = _Lines()
+        return self.closed(inputs, lines, self.run(body, 1.0, lines), "", 1.0)
+
+    def closed(
+        self, inputs: Sequence[Array], lines: _Lines, outputs: Sequence[Array | None], source: str, count: float
+    ) -> Program:
+        lines.wanted += lines.kept
+        self.append(lines, "return", LIBRARY, [array for array in outputs if array is not None], (), source, count)
+        return Program(tuple(inputs), tuple(lines.instructions), tuple(outputs))
+
+    def append(
+        self,
+        lines: _Lines,
+        name: str,
+        how: Traits,
+        operands: Sequence[Array],
+        results: Sequence[Array],
+        source: str,
+        count: float,
+        **more: object,
+    ) -> None:
+        made = Instruction(name, how, tuple(operands), tuple(results), source, count, **more)  # type: ignore[arg-type]
+        lines.instructions.append(made)
+        self.fetches += (Fetch(*wanted, made) for wanted in lines.wanted)
+        lines.wanted = []
+
+    def run(self, body: Body, count: float, lines: _Lines) -> list[Array | None]:
+        """Writes a body that runs `count` times; returns its outputs."""
+        copies: Copies = {}
+        for op in body.ops:
+            each = count * self.times(op, body)
+            if op.primitive in TRANSPARENT:
+                (inner,) = op.bodies
+                self.roots.update(zip(inner.inputs, op.operands, strict=True))
+                self.run(inner, each, lines)
+                self.roots.update(zip(op.results, inner.outputs, strict=True))
+                continue
+            uses = self.decisions.operands.get(op, (None,) * len(op.operands))
+            fetched = [self.fetch(a, use, copies, lines, count, op) for a, use in zip(op.operands, uses, strict=True)]
+            if op.bodies:
+                self.loop(op, fetched, each, lines)
+            elif op.name in NAMES_ONLY and fetched[0] is not None:
+                self.arrays[op.results[0]] = fetched[0]
+            else:
+                self.compute(op, [array for array in fetched if array is not None], each, lines)
+        uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
+        return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
+
+    def times(self, part: Op | Value, scope: Body) -> int:
+        """For how many an op or a value stands; what is inside an op happens as often as that."""
+        return self.graph.times(part) if scope is self.graph.body else 1
+
+    def compute(self, op: Op, operands: Sequence[Array], count: float, lines: _Lines) -> None:
+        """An op, followed by the collectives that reduce its results."""
+        results = [self.home(value, op.name, op.source) for value in op.results]
+        work = self.priced.work.get(op)
+        seconds = self.op_seconds(op, work) if work is not None else 0.0
+        reductions, halos = self.inner(op, count)
+        made = [Array(array.nbytes, op.name, op.source, array.value) for array in results] if reductions else results
+        operands = list(operands)
+        if self.cost.backend == "cpu":
+            for position in rearranged(op):
+                nbytes = self.operand_bytes(op, position)  # the operand itself may share another's memory
+                copied = Array(nbytes, f"copy for {op.name}", op.source, operands[position].value)
+                self.append(lines, "copy", REARRANGED, (operands[position],), (copied,), op.source, count)
+                operands[position] = copied
+        self.append(
+            lines, op.name, traits(op, self.elements(op), self.cost.backend), operands, made, op.source, count,
+            seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), shares=shared_operands(op), op=op,
+        )  # fmt: skip
+        last = len(reductions) - len(results)
+        for place, (position, collective) in enumerate(reductions):
+            after = Array(collective.bytes, collective.kind, op.source, op.results[position])
+            after = results[position] if place >= last else after
+            self.append(
+                lines, collective.kind, LIBRARY, (made[position],), (after,), op.source, count,
+                collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
+            )  # fmt: skip
+            made[position] = after
+
+    def operand_bytes(self, op: Op, position: int) -> float:
+        """Of what an op reads of an operand, on one device."""
+        value = op.operands[position]
+        if not isinstance(value, Value):
+            return 0.0
+        if op not in self.decisions.members:
+            return float(value.nbytes)
+        index, member = self.decisions.members[op]
+        dims = member.dims(member.rule.operands[position])
+        return self.local_bytes(value, self.assignment.strategy(index).layout(dims))
+
+    def elements(self, op: Op) -> float:
+        """Of its first operand, on one device."""
+        whole = math.prod(aval_of(op.operands[0]).shape) if op.operands else 0
+        return whole / self.shards(op)
+
+    def inner(self, op: Op, count: float) -> tuple[list[tuple[int, Collective]], tuple[Collective, ...]]:
+        """The reductions of an op's results, each with the result's position, and its exchanges of halos."""
+        if op not in self.decisions.members or op not in self.priced.work:
+            return [], ()
+        index, member = self.decisions.members[op]
+        found = inner_collectives(member, self.assignment.strategy(index), self.cost)
+        made = [self.collective(kind, axes, nbytes, count, op.source) for kind, axes, nbytes in found]
+        halos = tuple(one for one in made if one.kind == "collective-permute")
+        reductions = [one for one in made if one.kind != "collective-permute"]
+        return list(zip(itertools.cycle(range(len(op.results))), reductions, strict=False)), halos
+
+    def collective(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> Collective:
+        seconds = count * float(self.cost.exposed_seconds(kind, axes, nbytes))
+        return Collective(kind, nbytes, axes, count, seconds, source)
+
+    def scratch_bytes(self, op: Op) -> float:
+        if op not in self.decisions.members:
+            return 0.0
+        index, member = self.decisions.members[op]
+        return op_scratch_bytes(member, self.assignment.strategy(index), self.cost)
+
+    def loop(self, op: Op, operands: Sequence[Array | None], count: float, lines: _Lines) -> None:
+        """A loop or branch; what enters it shares the memory of its operand, and what is stacked that of its result."""
+        carried = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
+        each = count * op.trips if carried else count / len(op.bodies)
+        results = tuple(self.home(value, op.name, op.source) for value in op.results)
+        first = len(operands) - len(results) if op.primitive is jex_primitives.while_p else 0
+        if op.primitive is jex_primitives.scan_p:
+            first = int(op.params["num_consts"])
+        bodies, copies = [], list[Array]()
+        for body in op.bodies:
+            inner = _Lines()
+            for position, value in invariants(op, body) if self.cost.hoists else ():
+                array = operands[position] or Array(0.0, op.name, op.source, value)  # what the function closes over
+                made = {self.assignment.home(value): array}
+                self.hoisted[value] = _Hoisted(lines, count, inner, array, made, copies)
+            bodies.append(self.inside(op, body, each, inner))
+        entering = [array for array in operands if array is not None]
+        shares = tuple(
+            entering.index(operand) if carried and (operand := self.carried(op, operands, first, place)) else None
+            for place in range(len(results))
+        )
+        self.append(
+            lines, op.name, LIBRARY, [*entering, *dict.fromkeys(copies)], results, op.source, count,
+            shares=shares, bodies=tuple(bodies), op=op,
+        )  # fmt: skip
+
+    @staticmethod
+    def carried(op: Op, operands: Sequence[Array | None], first: int, place: int) -> Array | None:
+        """The operand that a loop's result goes on from."""
+        carries = op.params["num_carry"] if op.primitive is jex_primitives.scan_p else len(op.results)
+        return operands[first + place] if place < carries else None
+
+    def inside(self, op: Op, body: Body, count: float, lines: _Lines) -> Program:
+        scans = op.primitive is jex_primitives.scan_p
+        first_slice = int(op.params["num_consts"] + op.params["num_carry"]) if scans else len(body.inputs)
+        inputs = [self.home(value, op.name, op.source, shared=True) for value in body.inputs]
+        for value, stacked in list(zip(body.inputs, inputs, strict=True))[first_slice:]:
+            part = self.home(value, op.name, op.source)
+            self.append(lines, "dynamic_slice", SLICE, (stacked,), (part,), op.source, count)
+        outputs = self.run(body, count, lines)
+        if scans:
+            for position, array in enumerate(outputs):
+                if array is not None and position >= op.params["num_carry"]:
+                    written = Array(0.0, op.name, op.source, array.value)
+                    self.append(lines, "dynamic_update_slice", STACKED, (array,), (written,), op.source, count)
+                    outputs[position] = written
+        return self.closed(inputs, lines, outputs, op.source, count)
+
+    def op_seconds(self, op: Op, work: Work) -> float:
+        if work.fused_into is not None:
+            shards = np.maximum(self.shards(op), self.shards(work.fused_into))
+            return float(fused_seconds(self.cost, op, work, shards))
+        if op not in self.decisions.members:
+            return whole_seconds(self.cost, op, work)
+        index, _ = self.decisions.members[op]
+        return float(self.priced.seconds[op][self.assignment.picks[index]])
+
+    def shards(self, op: Op) -> int:
+        """Into how many parts an op's work is split."""
+        if op not in self.decisions.members:
+            return 1
+        index, member = self.decisions.members[op]
+        return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
+
+    def fetch(
+        self, atom: Atom, use: Use | None, copies: Copies, lines: _Lines, count: float, op: Op | None
+    ) -> Array | None:
+        """The array that an operand is read from, after the instructions that bring it into the layout wanted."""
+        root = self.root(atom)
+        if isinstance(root, Literal) or root not in self.arrays:
+            return None
+        if use is None:
+            return self.arrays[root]
+        hoisted = self.hoisted.get(root)
+        if hoisted is None:
+            before, each = lines, count * self.times(root, use.scope)
+            available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
+        else:
+            before, each, available = hoisted.before, hoisted.count, hoisted.made
+        source = op.source if op is not None else self.arrays[root].source  # what leaves a body moves where it was made
+
+        def step(array: Array, move: Step) -> Array:
+            return self.reshard(root, array, move, before, each, source)
+
+        home = self.decisions.homes.get(root) or Home(REPLICATED, ((),) * root.rank)
+        if root not in self.decisions.constant:
+            stops = [home, *([use.view] if use.view else []), Home(use.node, use.dims)]
+            wanted = [(root, use.scope, *pair) for pair in itertools.pairwise(stops)]
+            lines.wanted += wanted
+            if hoisted is not None:
+                hoisted.inside.kept += wanted
+        array = self.assignment.route(use, root, available, step)
+        if hoisted is not None and array is not hoisted.operand:
+            hoisted.entering.append(array)
+        return array
+
+    def root(self, atom: Atom) -> Atom:
+        """The value itself behind the names that it takes inside calls that are seen through."""
+        while isinstance(atom, Value) and atom in self.roots:
+            atom = self.roots[atom]
+        return atom
+
+    def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
+        """One step of a change of layout."""
+        name = f"{move.kind} of {value.name or array.name}"
+        larger = value.nbytes / move.shards
+        total = float(self.priced.resharder.seconds(move, larger, value.itemsize))
+        made = Array(self.local_bytes(value, move.layout), name, source, value)
+        if move.kind == "slice":
+            seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed
+            self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
+            return made
+        collective = self.collective(move.kind, move.axes, larger, count, source)
+        local = total - float(self.cost.exposed_seconds(move.kind, move.axes, larger))
+        moved, rest = array, (count,)
+        if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
+            sent = larger / shard_count(move.axes, self.sizes) if move.kind == "all-gather" else larger
+            moved = Array(sent, name, source, value)
+            self.append(lines, "copy", REARRANGED, (array,), (moved,), source, *rest)
+        arrived = Array(made.nbytes, name, source, value) if moved is not array else made
+        self.append(
+            lines, move.kind, LIBRARY, (moved,), (arrived,), source, count, seconds=local, collectives=(collective,)
+        )
+        if move.kind == "all-to-all" and arrived is not made:
+            joined = Array(made.nbytes, name, source, value)
+            self.append(lines, "concatenate", LIBRARY, (arrived,), (joined,), source, count)
+            arrived = joined
+        if arrived is not made:
+            self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
+        return made
+
+
+def shared_operands(op: Op) -> tuple[int | None, ...]:
+    """Updates happen in the operand's own memory where nobody needs it any more."""
+    return (0,) if op.name == "dynamic_update_slice" or op.name.startswith("scatter") else ()
