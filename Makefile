@@ -10,7 +10,7 @@ export OPENBLAS_NUM_THREADS := 1
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
   --xla_cpu_use_fusion_emitters=false"
 
-.PHONY: setup test test-harness test-packages test-random test-kills demo lint \
+.PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
   bench-plans bench-plan-time bench-predict bench-audit bench-published bench-quick bench-solver clean
 
 setup: .venv/installed
@@ -31,8 +31,11 @@ setup: .venv/installed
 	touch $@
 
 test: lint
-	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m "not alone"
+	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m "not alone and not long"
 	$(BIN)/python -m pytest -m alone
+
+test-long: setup
+	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m long
 
 # They go on where they were stopped; `python tests/sweep.py --fresh` begins again.
 test-harness: setup

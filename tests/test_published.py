@@ -90,6 +90,7 @@ def test_machines_are_read_from_their_descriptions(hardware: str, devices: int, 
     assert machine_of(hardware, devices)[1] == machine
 
 
+@pytest.mark.long
 def test_training_runs_take_as_long_as_published(runs: list[Run]) -> None:
     """Of each chip and framework the first with one mesh axis and, of three frameworks, the first with two."""
     few = [
@@ -108,6 +109,7 @@ def test_training_runs_take_as_long_as_published(runs: list[Run]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_meshes_rank_as_the_machine_ranked_them(runs: list[Run]) -> None:
     """The logical meshes of one model on eight GPUs; with even wires the best of them would be the last."""
     logical = [run for run in runs if run.framework == "Alpa" and run.devices == 8 and "GPT" in run.model_name]

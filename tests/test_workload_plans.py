@@ -1,4 +1,7 @@
-"""Every workload, planned for meshes of one, two and three axes, computes what it does on one device."""
+"""Every workload, planned for meshes of one, two and three axes, computes what it does on one device.
+
+The largest are planned for one of the meshes here, and for the others by `make test-long`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,17 @@ from planner import Plan, plan
 
 MESHES = {"8": {"x": 8}, "2x4": {"x": 2, "y": 4}, "2x2x2": {"x": 2, "y": 2, "z": 2}}
 
-pytestmark = [
-    pytest.mark.parametrize("mesh", MESHES),
-    pytest.mark.parametrize("name", workloads.names()),
-]
+LARGE, THEIR_MESH = ("gpt", "gpt-scan", "llama"), "2x4"
+
+
+pytestmark = pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        pytest.param(name, mesh, id=f"{mesh}-{name}", marks=[pytest.mark.long] * (name in LARGE and mesh != THEIR_MESH))
+        for name in workloads.names()
+        for mesh in MESHES
+    ],
+)
 
 
 @functools.cache
