@@ -52,6 +52,7 @@ def calibrate(
     *,
     rounds: int = ROUNDS,
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
+    matrix_types: Sequence[str] = probes.MATRIX_TYPES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
     """Measures the devices, in about five minutes for eight CPU devices, and fits a cost model to them.
@@ -60,15 +61,16 @@ def calibrate(
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
         rounds: how often each probe is timed; the median counts.
         collective_bytes: sizes to time collectives at, per device, of the larger side; three at least.
+        matrix_types: the types in which products of matrices are timed; others count at the rate of the nearest.
         progress: called with the probes timed so far and their total.
 
     Returns:
         The model; `to_json()` makes it a profile.
 
     Raises:
-        ValueError: devices that are joined otherwise (TPUs).
+        ValueError: devices that are joined otherwise (TPUs), or no type of matrices.
     """
-    calibration = Calibration(devices, collective_bytes)
+    calibration = Calibration(devices, collective_bytes, matrix_types)
     total = (1 + rounds) * len(calibration)
     calibration.compile(lambda done: progress(done, total))
     for turn in range(1, 1 + rounds):
@@ -80,19 +82,26 @@ def calibrate(
 class Calibration:
     """Compiled probes, timed in rounds at any time: between what else is timed, if the machine's speed drifts."""
 
-    def __init__(self, devices: Sequence[jax.Device] | Mesh, collective_bytes: Sequence[int] = COLLECTIVE_BYTES):
+    def __init__(
+        self,
+        devices: Sequence[jax.Device] | Mesh,
+        collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
+        matrix_types: Sequence[str] = probes.MATRIX_TYPES,
+    ):
         """Takes and raises what `calibrate` does."""
         self._devices = list(devices.devices.flat) if isinstance(devices, Mesh) else list(devices)
         first = self._devices[0]
         if first.platform not in ("cpu", "gpu"):
             raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
+        if not matrix_types:
+            raise ValueError("matrix_types names none; give one at least, such as 'float32'")
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
         self._products = {
             (product, layer, dtype): probes.product_probe(product, layer, dtype)
             for layer in probes.LAYERS
             for product in probes.PRODUCTS
-            for dtype in probes.MATRIX_TYPES
+            for dtype in matrix_types
         }
         self._collectives = {
             (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes)
@@ -306,7 +315,7 @@ def _matmul_curves(
 ) -> tuple[dict[str, MatmulFit], dict[str, MatmulFit]]:
     """By type; on CPUs, where another library multiplies a transposed left operand, those with one apart."""
     straight, transposed = {}, {}
-    for dtype in probes.MATRIX_TYPES:
+    for dtype in dict.fromkeys(type_ for _, _, type_ in products):
         width = jnp.dtype(dtype).itemsize
         samples: dict[bool, list[MatmulSample]] = {False: [], True: []}
         for (product, layer, type_), taken in products.items():

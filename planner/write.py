@@ -233,7 +233,7 @@ class _Writer:
         bodies, copies = [], list[Array]()
         for body in op.bodies:
             inner = _Lines()
-            for position, value in invariants(op, body) if self.cost.hoists else ():
+            for position, value in invariants(op, body) if self.cost.hoists and op.trips else ():
                 array = operands[position] or Array(0.0, op.name, op.source, value)  # what the function closes over
                 made = {self.assignment.home(value): array}
                 self.hoisted[value] = _Hoisted(lines, count, inner, array, made, copies)

@@ -46,3 +46,8 @@ def test_the_profile_reads_back(model: CostModel) -> None:
 def test_progress_reaches_its_total(model: CostModel, seen: list[tuple[int, int]]) -> None:
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
+
+
+def test_without_a_type_of_matrices_there_is_no_rate() -> None:
+    with pytest.raises(ValueError, match="matrix_types names none"):
+        calibrate(jax.devices()[:2], matrix_types=())

@@ -25,7 +25,7 @@ from experiments.random_plans import random_plans
 from experiments.workloads import workload
 from planner import Plan, plan
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]  # a calibration, and several attempts, on a slow machine
 
 APART = 1.9
 """Programs whose medians differ by this factor have a rank that noise does not change."""
@@ -80,7 +80,7 @@ class Attempt:
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    made = Calibration(jax.devices(), (2**12, 2**17, 2**22))
+    made = Calibration(jax.devices(), (2**12, 2**17, 2**22), ("float32",))
     made.compile()
     for _ in range(ROUNDS):
         made.time_once()
