@@ -231,7 +231,7 @@ def test_a_limit_that_nothing_fits() -> None:
     assert re.search(r"Largest there: .*[KM]iB \(test_errors\.py:\d+\)", message), "temporaries by their lines"
     arguments = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(TRAIN_ARGS))
     assert smallest >= arguments / 8, "all of the arguments are alive at once"
-    assert train_plan(memory_limit=smallest, time_limit=5).prediction.peak_bytes <= smallest
+    assert train_plan(memory_limit=smallest, time_limit=20).prediction.peak_bytes <= smallest
     with pytest.raises(Infeasible):
         train_plan(memory_limit=smallest * 0.95, time_limit=5)
 
