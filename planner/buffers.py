@@ -152,7 +152,7 @@ class _Clock:
         return self.found
 
     def note(self, array: Array, start: int, end: int, role: Role = "temporary") -> None:
-        self.found.arrays[array] = Allocation(array.nbytes, start, end, array.name, array.source, role)
+        self.found.arrays[array] = Allocation(array.own_bytes, start, end, array.name, array.source, role)
 
 
 def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Array, tuple[int, int]]]:

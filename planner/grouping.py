@@ -145,13 +145,13 @@ class Grouping:
         def settle(values: Sequence[Value], homes: Sequence[Home]) -> None:
             self.homes.update(zip(values, homes, strict=True))
 
-        for body in op.bodies:
-            self.rounds.update((value, max(op.trips, 1)) for _, value in invariants(op, body))
+        unchanging = {body: [value for _, value in invariants(op, body)] for body in op.bodies}
+        self.rounds.update(dict.fromkeys(itertools.chain(*unchanging.values()), max(op.trips, 1)))
         inside = weight * op.trips
         if op.primitive is jex_primitives.scan_p:
             (body,) = op.bodies
             first, last = op.params["num_consts"], op.params["num_consts"] + op.params["num_carry"]
-            invariant, slices = border("invariant", body.inputs[:first]), border("slices", body.inputs[last:])
+            invariant, slices = border("invariant", unchanging[body]), border("slices", body.inputs[last:])
             carry = border("carry", body.inputs[first:last], inside)
             settle(body.inputs, (*invariant, *carry, *slices))
             stacked = [
@@ -163,8 +163,7 @@ class Grouping:
             self.boundaries[op] = ((*invariant, *carry, *map(stack, slices)), ((*carry, *stacked),))
         elif op.primitive is jex_primitives.while_p:
             test, body = op.bodies
-            tested = border("invariant", test.inputs[: op.params["cond_nconsts"]])
-            invariant = border("invariant", body.inputs[: op.params["body_nconsts"]])
+            tested, invariant = (border("invariant", unchanging[each]) for each in op.bodies)
             carry = border("carry", body.inputs[len(invariant) :], inside)
             settle(test.inputs, (*tested, *carry))
             settle(body.inputs, (*invariant, *carry))

@@ -36,7 +36,7 @@ def lifetimes(assignment: Assignment, donors: Sequence[int | None]) -> list[Life
     stored = [
         Stored(array.value, array.home, alive.start, alive.end, over_time.alike(array.value, alive))
         for array, alive in over_time.arrays.items()
-        if array.nbytes and array.home is not None and array.value not in assignment.priced.decisions.constant
+        if array.own_bytes and array.home is not None and array.value not in assignment.priced.decisions.constant
     ]
     made = {one.value: one.start for one in stored}
     wanted: dict[tuple[Value, Body, Home, Home], list[int]] = {}

@@ -36,9 +36,10 @@ class Array:
     """One layout of a value, as a device holds it.
 
     Attributes:
-        nbytes: on one device; 0 where it shares another's memory.
+        nbytes: on one device.
         value: what it is a layout of.
         home: where the value is laid out, if this is the layout that it was made in.
+        shared: whether it lies in the memory of another array.
     """
 
     nbytes: float
@@ -46,6 +47,12 @@ class Array:
     source: str
     value: Value
     home: Home | None = None
+    shared: bool = False
+
+    @property
+    def own_bytes(self) -> float:
+        """Of memory that is no other array's."""
+        return 0.0 if self.shared else self.nbytes
 
 
 @dataclass(frozen=True, eq=False)

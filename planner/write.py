@@ -68,15 +68,13 @@ class _Hoisted:
     Attributes:
         before, count: the instructions around the loop, and how often they run.
         inside: those in it, all of which find the copies there.
-        operand: the loop's, that this is.
-        made: the layouts in which it is there.
+        made: the layouts in which it is there, that of the loop's operand at least.
         entering: the copies that the loop reads beside its operands.
     """
 
     before: _Lines
     count: float
     inside: _Lines
-    operand: Array
     made: dict[Layout, Array]
     entering: list[Array]
 
@@ -97,8 +95,8 @@ class _Writer:
     def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
         """The value in the layout that it is made in."""
         home = self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
-        nbytes = 0.0 if shared else self.local_bytes(value, self.assignment.home(value))
-        self.arrays[value] = Array(nbytes, name, source, value, home)
+        nbytes = self.local_bytes(value, self.assignment.home(value))
+        self.arrays[value] = Array(nbytes, name, source, value, home, shared)
         return self.arrays[value]
 
     def local_bytes(self, value: Value, layout: Layout) -> float:
@@ -167,8 +165,7 @@ class _Writer:
         operands = list(operands)
         if self.cost.backend == "cpu":
             for position in rearranged(op):
-                nbytes = self.operand_bytes(op, position)  # the operand itself may share another's memory
-                copied = Array(nbytes, f"copy for {op.name}", op.source, operands[position].value)
+                copied = Array(operands[position].nbytes, f"copy for {op.name}", op.source, operands[position].value)
                 self.append(lines, "copy", REARRANGED, (operands[position],), (copied,), op.source, count)
                 operands[position] = copied
         self.append(
@@ -184,17 +181,6 @@ class _Writer:
                 collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
             )  # fmt: skip
             made[position] = after
-
-    def operand_bytes(self, op: Op, position: int) -> float:
-        """Of what an op reads of an operand, on one device."""
-        value = op.operands[position]
-        if not isinstance(value, Value):
-            return 0.0
-        if op not in self.decisions.members:
-            return float(value.nbytes)
-        index, member = self.decisions.members[op]
-        dims = member.dims(member.rule.operands[position])
-        return self.local_bytes(value, self.assignment.strategy(index).layout(dims))
 
     def elements(self, op: Op) -> float:
         """Of its first operand, on one device."""
@@ -234,9 +220,9 @@ class _Writer:
         for body in op.bodies:
             inner = _Lines()
             for position, value in invariants(op, body) if self.cost.hoists and op.trips else ():
-                array = operands[position] or Array(0.0, op.name, op.source, value)  # what the function closes over
+                array = operands[position] or self.home(value, op.name, op.source, shared=True)  # a constant
                 made = {self.assignment.home(value): array}
-                self.hoisted[value] = _Hoisted(lines, count, inner, array, made, copies)
+                self.hoisted[value] = _Hoisted(lines, count, inner, made, copies)
             bodies.append(self.inside(op, body, each, inner))
         entering = [array for array in operands if array is not None]
         shares = tuple(
@@ -314,7 +300,7 @@ class _Writer:
             if hoisted is not None:
                 hoisted.inside.kept += wanted
         array = self.assignment.route(use, root, available, step)
-        if hoisted is not None and array is not hoisted.operand:
+        if hoisted is not None and array is not hoisted.made[self.assignment.home(root)]:
             hoisted.entering.append(array)
         return array
 
@@ -338,8 +324,7 @@ class _Writer:
         local = total - float(self.cost.exposed_seconds(move.kind, move.axes, larger))
         moved, rest = array, (count,)
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
-            sent = larger / shard_count(move.axes, self.sizes) if move.kind == "all-gather" else larger
-            moved = Array(sent, name, source, value)
+            moved = Array(array.nbytes, name, source, value)
             self.append(lines, "copy", REARRANGED, (array,), (moved,), source, *rest)
         arrived = Array(made.nbytes, name, source, value) if moved is not array else made
         self.append(

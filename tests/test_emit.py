@@ -27,7 +27,7 @@ from planner.predict import predict
 
 MESH = device_mesh(x=2, y=4)
 CUBE = device_mesh(a=2, b=2, c=2)
-MOST = 8
+MOST = 12
 ALIKE = {*UNARY, *BINARY, *BITWISE, *SHIFTS, "igamma_grad_a", "polygamma", "regularized_incomplete_beta"}
 """One rule for all of them, and some take long to compile: a few strategies of each."""
 STATEFUL = {"rng_uniform"}
