@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from planner._jax_compat import as_written
 from planner.assignment import Assignment
 from planner.decisions import Use
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, solve_operands
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, root_of, solve_operands
 from planner.layout import Layout, to_spec
 from planner.reshard import Step
 from planner.rules import roll, roll_p, ruled_call_p
@@ -150,15 +150,9 @@ class _Emitter:
         array = scope.arrays[atom] if atom in scope.arrays else self.constants[atom]
         if use is None:
             return array
-        value = self.root(atom)
+        value = root_of(atom, self.aliases)
         copies = scope.copies.setdefault(value, {self.assignment.home(value): array})
         return self.assignment.route(use, value, copies, self.step)
-
-    def root(self, value: Value) -> Value:
-        """The value itself behind the names it takes inside calls that are seen through."""
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
 
     def step(self, array: Any, step: Step) -> Any:
         return self.constrain(array, step.layout)

@@ -77,12 +77,20 @@ class Value:
 
 
 Atom = Value | jex_core.Literal
+Named = TypeVar("Named", bound=Atom)
 
 
 def aval_of(atom: Atom) -> jax.core.ShapedArray:
     """Shape and dtype of a value or a literal, as rules take them."""
     assert isinstance(atom.aval, jax.core.ShapedArray), f"a literal that is no array: {atom}"
     return atom.aval
+
+
+def root_of(atom: Named, names: Mapping[Value, Named]) -> Named:
+    """The value itself behind the names that it takes inside calls that are seen through."""
+    while isinstance(atom, Value) and atom in names:
+        atom = names[atom]
+    return atom
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, invariants
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, invariants, root_of
 from planner.layout import Layout, PartialLayout
 from planner.rules import Origin, ShardingRule, rule_for
 from planner.specs import Border
@@ -74,10 +74,7 @@ class Grouping:
         self._settle()
 
     def root(self, atom: Atom) -> Atom:
-        """The value itself behind the names it takes inside calls that are seen through."""
-        while isinstance(atom, Value) and atom in self.aliases:
-            atom = self.aliases[atom]
-        return atom
+        return root_of(atom, self.aliases)
 
     def is_constant(self, atom: Atom) -> bool:
         atom = self.root(atom)

@@ -15,7 +15,7 @@ from functools import cached_property
 from costmodel.topology import Backend
 from planner.decisions import Decisions
 from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
 from planner.rearrange import rearranged
 from planner.rules import kernel_flops
 
@@ -205,11 +205,6 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
     ops: list[Op] = []
     inner: list[Body] = []
 
-    def root(atom: Atom) -> Atom:
-        while isinstance(atom, Value) and atom in roots:
-            atom = roots[atom]
-        return atom
-
     def add(part: Body) -> None:
         for op in part.ops:
             if op.primitive in TRANSPARENT:
@@ -223,8 +218,8 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
             inner.extend(op.bodies)
 
     add(body)
-    atoms = [tuple(map(root, op.operands)) for op in ops]
-    own = _Line(ops, atoms, tuple(map(root, body.outputs)))
+    atoms = [tuple(root_of(atom, roots) for atom in op.operands) for op in ops]
+    own = _Line(ops, atoms, tuple(root_of(atom, roots) for atom in body.outputs))
     return [own, *(line for each in inner for line in _lines(each, roots))]
 
 

@@ -19,7 +19,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants, root_of
 from planner.layout import Layout, shard_count, shard_elements
 from planner.opcost import fused_seconds, inner_collectives, whole_seconds
 from planner.program import Array, Collective, Fetch, Instruction, Program, Written
@@ -276,7 +276,7 @@ class _Writer:
         self, atom: Atom, use: Use | None, copies: Copies, lines: _Lines, count: float, op: Op | None
     ) -> Array | None:
         """The array that an operand is read from, after the instructions that bring it into the layout wanted."""
-        root = self.root(atom)
+        root = root_of(atom, self.roots)
         if isinstance(root, Literal) or root not in self.arrays:
             return None
         if use is None:
@@ -303,12 +303,6 @@ class _Writer:
         if hoisted is not None and array is not hoisted.made[self.assignment.home(root)]:
             hoisted.entering.append(array)
         return array
-
-    def root(self, atom: Atom) -> Atom:
-        """The value itself behind the names that it takes inside calls that are seen through."""
-        while isinstance(atom, Value) and atom in self.roots:
-            atom = self.roots[atom]
-        return atom
 
     def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
         """One step of a change of layout."""
