@@ -32,10 +32,11 @@ setup: .venv/installed
 
 test: lint
 	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m "not alone and not long"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "alone and not long"
 
 test-long: setup
-	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m long
+	$(QUICKLY) $(BIN)/python -m pytest -n auto --dist loadscope -m "long and not alone"
+	$(BIN)/python -m pytest -m "long and alone"
 
 # They go on where they were stopped; `python tests/sweep.py --fresh` begins again.
 test-harness: setup

@@ -123,7 +123,7 @@ def gathering(calibration: Calibration) -> list[Attempt]:
     return raced(calibration, plans, (x,))
 
 
-@pytest.mark.parametrize("name", ["mlp", "sigmoid-layer-grad"])
+@pytest.mark.parametrize("name", [pytest.param("mlp", marks=pytest.mark.long), "sigmoid-layer-grad"])
 def test_the_clock_agrees_with_the_model(calibration: Calibration, name: str) -> None:
     work, mesh = workload(name), jax.make_mesh((2, 4), ("x", "y"))
     donated, model = work.donate_argnums, calibration.model()
