@@ -6,9 +6,10 @@ BIN := .venv/bin
 # Several devices of one process call OpenBLAS at once; its threads then wait for each other, now and then for ever.
 export OPENBLAS_NUM_THREADS := 1
 
-# The partitioner, which is under test, works as ever; only machine code is made with less care, which saves half.
+# The partitioner, which is under test, works as ever; only machine code is made with less care, which saves half, and
+# each program in one piece, since every core has programs of its own to compile.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
-  --xla_cpu_use_fusion_emitters=false"
+  --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
   bench-plans bench-plan-time bench-predict bench-audit bench-published bench-quick bench-solver clean

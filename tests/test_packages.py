@@ -9,7 +9,7 @@ from packages import PACKAGES
 from planned import Job, outcomes
 
 MESHES = ({"x": 8}, {"x": 2, "y": 4})
-SMALL = ("optax_lbfgs", "jraph", "jax_md", "penzai")
+SMALL = ("optax_lbfgs", "jraph", "penzai")
 """What is quick enough for every run of the tests; `make test-packages` takes all, on more meshes."""
 
 
