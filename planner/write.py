@@ -147,7 +147,7 @@ class _Writer:
             elif op.name in NAMES_ONLY and fetched[0] is not None:
                 self.arrays[op.results[0]] = fetched[0]
             else:
-                self.compute(op, [array for array in fetched if array is not None], each, lines)
+                self.compute(op, fetched, each, lines)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
 
@@ -155,22 +155,24 @@ class _Writer:
         """For how many an op or a value stands; what is inside an op happens as often as that."""
         return self.graph.times(part) if scope is self.graph.body else 1
 
-    def compute(self, op: Op, operands: Sequence[Array], count: float, lines: _Lines) -> None:
-        """An op, followed by the collectives that reduce its results."""
+    def compute(self, op: Op, fetched: Sequence[Array | None], count: float, lines: _Lines) -> None:
+        """An op, followed by the collectives that reduce its results; operands that are constants are None."""
         results = [self.home(value, op.name, op.source) for value in op.results]
         work = self.priced.work.get(op)
         seconds = self.op_seconds(op, work) if work is not None else 0.0
         reductions, halos = self.inner(op, count)
         made = [Array(array.nbytes, op.name, op.source, array.value) for array in results] if reductions else results
-        operands = list(operands)
-        if self.cost.backend == "cpu":
-            for position in rearranged(op):
-                copied = Array(operands[position].nbytes, f"copy for {op.name}", op.source, operands[position].value)
-                self.append(lines, "copy", REARRANGED, (operands[position],), (copied,), op.source, count)
-                operands[position] = copied
+        fetched = list(fetched)
+        for position in rearranged(op) if self.cost.backend == "cpu" else ():
+            if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
+                copied = Array(array.nbytes, f"copy for {op.name}", op.source, array.value)
+                self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
+                fetched[position] = copied
+        operands = [array for array in fetched if array is not None]
         self.append(
             lines, op.name, traits(op, self.elements(op), self.cost.backend), operands, made, op.source, count,
-            seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), shares=shared_operands(op), op=op,
+            seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
+            shares=(0,) if updates_in_place(op) and fetched[0] is not None else (),
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
@@ -333,6 +335,6 @@ class _Writer:
         return made
 
 
-def shared_operands(op: Op) -> tuple[int | None, ...]:
-    """Updates happen in the operand's own memory where nobody needs it any more."""
-    return (0,) if op.name == "dynamic_update_slice" or op.name.startswith("scatter") else ()
+def updates_in_place(op: Op) -> bool:
+    """Whether the result takes the first operand's memory, where nobody needs that any more."""
+    return op.name == "dynamic_update_slice" or op.name.startswith("scatter")

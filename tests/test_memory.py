@@ -247,3 +247,25 @@ def test_the_devices_memory_is_the_limit_where_it_is_known() -> None:
         plan(lambda x: x.sum(), (huge,), EIGHT, cost_model=model)
     fitting = plan(lambda x: x.sum(), (S((1 << 20, 1 << 15), jnp.float32),), EIGHT, cost_model=model)
     assert fitting.prediction.peak_bytes < model.topology.device.memory_bytes
+
+
+CONSTANT = np.ones((64, 64, 32), np.float32)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.einsum("abk,ack->bck", CONSTANT, x),
+        lambda x: jnp.einsum("ack,abk->bck", x, CONSTANT),
+        lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.einsum("kb,kc->bc", CONSTANT[0] @ CONSTANT[0].T, y), x[0]),
+        lambda x: lax.dynamic_update_slice(CONSTANT, x[:1], (jnp.int32(x[0, 0, 0]), 0, 0)),
+    ],
+    ids=["left", "right", "in a loop", "updated"],
+)
+def test_constants_are_operands_too(fn: Callable[..., Any]) -> None:
+    """They are no arrays of the program: nothing of them is copied, and nothing takes their memory."""
+    x = np.full((64, 64, 32), 0.01, np.float32)
+    planned = plan(fn, (x,), device_mesh(x=8))
+    own = (x.nbytes + jax.eval_shape(fn, x).size * x.itemsize) / 8
+    assert planned.prediction.peak_bytes >= own, "the argument and the result, at their smallest"
+    np.testing.assert_allclose(planned.jit()(x), jax.jit(fn)(x), rtol=1e-4)
