@@ -22,6 +22,7 @@ from planner.graph import Graph, Op, aval_of
 from planner.jaxpr import build_graph
 from planner.layout import to_spec
 from planner.mesh import mesh_choices
+from planner.predict import predict
 from planner.price import Priced
 from planner.rules import rule_for
 from planner.specs import read_request
@@ -154,7 +155,9 @@ def prepare(job: Job, wanted: list[Any], repeatable: bool) -> Prepared:
             assert best is not None, "there is nothing to beat"
             candidates.insert(0, best.assignment)
         different = {one.picks: one for one in candidates if split(one) > 1 or not assignments}
-        assignments += ((devices, one) for one in different.values())
+        for one in different.values():
+            assert 0 < predict(one, request.donors).step_seconds < math.inf
+            assignments.append((devices, one))
     return Prepared(job.case, wanted, repeatable, assignments, origin_of(graph, unruled))
 
 

@@ -316,12 +316,18 @@ def _drawn(generator: random.Random, pool: list[Array]) -> Array | None:
     )()
 
 
+def _closed_over(generator: random.Random, pool: list[Array]) -> Array:
+    """An array that the program has beside its arguments."""
+    shape, values = draw_shape(generator), np.random.default_rng(generator.randrange(1000))
+    return jnp.asarray(values.uniform(-1, 1, shape).astype(np.float32))
+
+
 SMOOTH: dict[str, Maker] = {
     "unary": _unary, "binary": _binary, "contraction": _contraction, "reduction": _reduction, "norm": _norm,
     "transposed": _transposed, "reshaped": _reshaped, "broadcasted": _broadcasted, "sliced": _sliced,
     "padded": _padded, "joined": _joined, "reversed": _reversed, "taken": _taken, "scattered": _scattered,
     "looked": _looked, "convolved": _convolved, "windowed": _windowed, "summed": _summed, "factored": _factored,
-    "transformed": _transformed,
+    "transformed": _transformed, "closed over": _closed_over,
 }  # fmt: skip
 """What has derivatives that rounding does not make jump."""
 STEPPED: dict[str, Maker] = {"integer": _integer, "selected": _selected, "written": _written, "drawn": _drawn}
