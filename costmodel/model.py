@@ -98,10 +98,15 @@ class MeshCost:
         """
         return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
 
-    def waiting_seconds(self, axes: Sequence[str], computed: float) -> float:
-        """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`."""
-        group_size, device_count = self.groups[frozenset(axes)].size, math.prod(self.axis_sizes.values())
-        return waiting_seconds(self.skew_seconds, group_size, device_count, computed)
+    def waiting_seconds(self, axes: Sequence[str], held_up: Sequence[str], computed: float) -> float:
+        """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`.
+
+        Args:
+            held_up: the axes over which devices wait, those of the group among them.
+        """
+        group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
+        device_count = math.prod(self.axis_sizes.values())
+        return waiting_seconds(self.skew_seconds, group_size, waiting, device_count, computed)
 
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""

@@ -3,7 +3,8 @@
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
 unevenly, one is done while the other has some left, and all wait for those. Unevenness adds up as a random walk does,
 with the root of the time, and the more devices there are, the later comes the last of them. But while the devices of
-one group wait, those of the others have the cores: only the share of a group in all devices is lost.
+one group wait, those of the others have the cores, unless they are held up too, for they have waited for some of the
+group: only the share in all devices of those that are held up is lost.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ FREE_SECONDS = 1e-4
 """Of computing, after which nobody waits yet: threads look again before they sleep."""
 
 
-def waiting_seconds(skew_seconds: float, group_size: int, device_count: int, computed: float) -> float:
+def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_count: int, computed: float) -> float:
     """Seconds that a group waits for its last device after so many of computing.
 
-        group_size / device_count · lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
+        held_up / device_count · lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
 
     Args:
         skew_seconds: the variance of when a device comes, in seconds² for each second of computing; 0 where each has a
             core of its own.
+        held_up: how many devices wait, those of the group among them.
         device_count: of all groups together.
 
-    >>> round(waiting_seconds(1e-4, 8, 8, 1.1e-3) * 1e3, 2)
+    >>> round(waiting_seconds(1e-4, 8, 8, 8, 1.1e-3) * 1e3, 2)
     0.45
     """
     walked = math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
-    return group_size / device_count * lateness(group_size) * walked
+    return held_up / device_count * lateness(group_size) * walked
 
 
 def lateness(group_size: int) -> float:

@@ -63,46 +63,49 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
 
 
 _Since = Mapping[str, float]
-"""For each mesh axis the seconds that each device has computed since the last collective over it."""
+"""For each mesh axis the seconds that each device has computed since those along it last waited for each other."""
 
 
 def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
-    waited, since = _waits(cost, program, over_time, 1.0, dict.fromkeys(cost.axis_sizes, 0.0))
-    # The groups that met last did not meet each other: one that did nothing but meet would else make a call shorter.
-    return waited + cost.waiting_seconds(tuple(since), max(since.values()))
+    axes = tuple(cost.axis_sizes)
+    waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, 0.0))
+    return waited + cost.waiting_seconds(axes, axes, max(since.values()))
 
 
-def _waits(cost: MeshCost, program: Program, over_time: Timeline, times: float, since: _Since) -> tuple[float, _Since]:
-    """Seconds waited in a program that runs so many times, one of them, and what was computed since at its end."""
-    waited = 0.0
+def _waits(
+    cost: MeshCost, program: Program, over_time: Timeline, times: float, since: _Since
+) -> tuple[float, _Since, frozenset[str]]:
+    """Of a program that runs so many times: the seconds waited in one, what was computed since at its end, and the axes
+    along which devices waited for each other."""
+    waited, met = 0.0, frozenset[str]()
     order = over_time.orders[program]
     # Where an op stands for those of several layers that communicate, they wait in each layer for what that computed.
     communicating = {collective.count for one in order for collective in one.collectives}
     for one in order:
         for collective in one.collectives[:1]:  # those joined with it, or of the same op, follow at once
             group = _meeting(collective, since)
-            # Whom a device waited for since it last met this group had waited for others: they are all late together.
-            met = max(since[axis] for axis in group)
-            late = [axis for axis in since if axis in group or since[axis] < met]
-            waited += collective.count / times * cost.waiting_seconds(late, min(since.values()))
-            since = {**since, **dict.fromkeys(group, 0.0)}
+            # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
+            last_met = max(since[axis] for axis in group)
+            held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
+            waited += collective.count / times * cost.waiting_seconds(group, tuple(held_up), last_met)
+            since, met = {**since, **dict.fromkeys(held_up, 0.0)}, met | held_up
         computed = one.seconds * (1.0 if one.count in communicating else one.count / times)
         since = {axis: seconds + computed for axis, seconds in since.items()}
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
             if not runs:
                 continue
-            first, after = _waits(cost, body, over_time, runs, since)
-            again, at_end = _waits(cost, body, over_time, runs, after)
-            rounds = runs / times
+            first, after, met_first = _waits(cost, body, over_time, runs, since)
+            again, at_end, met_again = _waits(cost, body, over_time, runs, after)
+            rounds, inside = runs / times, met_first | met_again
             waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
-            inside = {axis for deep in body.walk() for each in deep.collectives for axis in _meeting(each, since)}
             since = {
                 axis: at_end[axis] if axis in inside else seconds + rounds * (after[axis] - seconds)
                 for axis, seconds in since.items()
             }
-    return waited, since
+            met |= inside
+    return waited, since, met
 
 
 def _meeting(collective: Collective, axes: Iterable[str]) -> tuple[str, ...]:
