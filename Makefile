@@ -12,7 +12,7 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
   --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
-  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-quick bench-solver clean
+  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-waits bench-quick bench-solver clean
 
 setup: .venv/installed
 
@@ -78,6 +78,9 @@ bench-plan-time: setup
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))
+
+bench-waits: setup
+	$(BIN)/python -m experiments.bench_waits
 
 bench-quick: setup
 	$(BIN)/python -m experiments.bench_quick

@@ -32,9 +32,11 @@ CANDIDATE_SECONDS = 2.0
 SIMPLER_MESH = 0.005
 """How much better, relatively, a mesh of more axes must be: differences below are within the model's own error."""
 
-SIMPLER_LAYOUT = 0.01
-"""How much better a layout must be than one that people write by hand, where devices wait for each other: by waiting,
-which the solver does not see, the one that it finds is as likely to be the worse one."""
+SIMPLER_LAYOUT = 0.05
+"""How much better a layout must be than those that people write by hand, where devices share cores. Predictions are
+less sure there, and of many layouts the one that is predicted best is the one whose prediction flatters it most: on
+nine workloads and meshes what the search found took 6 % longer than layouts by hand that were predicted to take as
+long."""
 
 
 @dataclass(frozen=True, eq=False)

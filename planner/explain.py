@@ -41,7 +41,8 @@ def found_text(plan: Plan) -> str:
     """How good the plan is known to be."""
     if plan.status == "optimal":
         return "proven best within the model"
-    return f"{plan.status}, at most {plan.gap:.1%} from the best"
+    by_hand = [name for name, picks in plan.choice.candidates.items() if picks == plan.choice.assignment.picks]
+    return ", ".join([plan.status, *by_hand[:1], f"at most {plan.gap:.1%} from the best"])
 
 
 def argument_lines(plan: Plan) -> Iterable[str]:

@@ -58,9 +58,9 @@ class Plan:
     def status(self) -> str:
         """How the plan was found.
 
-        "optimal": proven to be the best within the model. "feasible": time was up first, or a hand-written layout is as
-        good once devices wait for each other. "baseline": there was no time to search, this is the best of the
-        hand-written layouts. "given": this is one that was asked for.
+        "optimal": proven to be the best within the model. "feasible": time was up first, or devices share cores and a
+        hand-written layout is predicted within 5 % of the best. "baseline": there was no time to search, this is the
+        best of the hand-written layouts. "given": this is one that was asked for.
         """
         return self.choice.status
 

@@ -61,14 +61,11 @@ def test_a_size_that_was_measured_badly_counts_as_one_of_all() -> None:
     assert fit_skew(timed, 8) == pytest.approx(SKEW, rel=0.25)
 
 
-def predicted(fn: Callable[..., jax.Array], skew_seconds: float, *args: jax.Array, **specs: Any) -> Prediction:
-    model = CostModel(replace(preset("cpu:8"), skew_seconds=skew_seconds))
-    return plan(fn, args, MESH, cost_model=model, **specs).prediction
-
-
 def waited(fn: Callable[..., jax.Array], *args: jax.Array, **specs: Any) -> tuple[float, Prediction]:
     """Seconds of waiting, and all that is predicted."""
-    without, with_waits = predicted(fn, 0.0, *args, **specs), predicted(fn, SKEW, *args, **specs)
+    nobody, all_wait = (CostModel(replace(preset("cpu:8"), skew_seconds=skew)) for skew in (0.0, SKEW))
+    planned = plan(fn, args, MESH, cost_model=nobody, **specs)
+    without, with_waits = planned.prediction, planned.repriced(all_wait).prediction
     assert with_waits.compute_seconds == without.compute_seconds
     return with_waits.overhead_seconds - without.overhead_seconds, with_waits
 
