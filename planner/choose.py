@@ -34,9 +34,8 @@ SIMPLER_MESH = 0.005
 
 SIMPLER_LAYOUT = 0.05
 """How much better a layout must be than those that people write by hand, where devices share cores. Predictions are
-less sure there, and of many layouts the one that is predicted best is the one whose prediction flatters it most: on
-nine workloads and meshes what the search found took 6 % longer than layouts by hand that were predicted to take as
-long."""
+less sure there, and of many layouts the one that is predicted best is the one whose prediction flatters it most: see
+docs/costs.md."""
 
 
 @dataclass(frozen=True, eq=False)
