@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -98,7 +98,7 @@ class MeshCost:
         """
         return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
 
-    def waiting_seconds(self, axes: Sequence[str], held_up: Sequence[str], computed: float) -> float:
+    def waiting_seconds(self, axes: Collection[str], held_up: Collection[str], computed: float) -> float:
         """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`.
 
         Args:

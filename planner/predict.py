@@ -88,7 +88,7 @@ def _waits(
             # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
             last_met = max(since[axis] for axis in group)
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
-            waited += collective.count / times * cost.waiting_seconds(group, tuple(held_up), last_met)
+            waited += collective.count / times * cost.waiting_seconds(group, held_up, last_met)
             since, met = {**since, **dict.fromkeys(held_up, 0.0)}, met | held_up
         computed = one.seconds * (1.0 if one.count in communicating else one.count / times)
         since = {axis: seconds + computed for axis, seconds in since.items()}
