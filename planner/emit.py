@@ -186,17 +186,41 @@ def _transform(op: Op) -> Callable[..., Sequence[Any]]:
     return lambda array: [_in_rows(op.primitive.bind(_in_rows(array), **op.params))]
 
 
-def _update(op: Op, array: Any, update: Any, *starts: Any) -> Sequence[Any]:
-    """An update of a slice, with its beginning moved to where all of it lies inside the array.
+def _slice(op: Op, array: Any, *starts: Any) -> Sequence[Any]:
+    """A slice whose beginning has been moved to where all of it lies inside the array.
 
-    The op is defined to do so itself; but XLA's partitioner, where it splits a dimension in which the update has one
-    element, drops an update that begins outside.
+    The op is defined to do so itself; but where its result is sliced again, as it is to split it, XLA's simplifier
+    makes one slice of the two and adds their beginnings up, before either is moved.
     """
+    return [op.primitive.bind(array, *_inside(starts, array.shape, op.params["slice_sizes"]), **op.params)]
+
+
+def _gather(op: Op, array: Any, indices: Any) -> Sequence[Any]:
+    """Slices whose beginnings have been moved likewise: XLA makes a slice of a gather of one."""
+    numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
+    axes = numbers.start_index_map
+    if op.params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP and any(sizes[axis] > 1 for axis in axes):
+        starts = [indices[..., position] for position in range(len(axes))]
+        found = _inside(starts, [array.shape[axis] for axis in axes], [sizes[axis] for axis in axes])
+        indices = jnp.stack(found, axis=-1)
+    return [op.primitive.bind(array, indices, **op.params)]
+
+
+def _update(op: Op, array: Any, update: Any, *starts: Any) -> Sequence[Any]:
+    """An update of a slice, with its beginning moved likewise.
+
+    XLA's partitioner, where it splits a dimension in which the update has one element, drops an update that begins
+    outside.
+    """
+    return [op.primitive.bind(array, update, *_inside(starts, array.shape, update.shape), **op.params)]
+
+
+def _inside(starts: Sequence[Any], sizes: Sequence[int], widths: Sequence[int]) -> list[Any]:
     found = []
-    for start, size, width in zip(map(jnp.asarray, starts), array.shape, update.shape, strict=True):
+    for start, size, width in zip(map(jnp.asarray, starts), sizes, widths, strict=True):
         last = min(size - width, jnp.iinfo(start.dtype).max)
         found.append(lax.clamp(jnp.asarray(0, start.dtype), start, jnp.asarray(last, start.dtype)))
-    return [op.primitive.bind(array, update, *found, **op.params)]
+    return found
 
 
 def _in_rows(array: Any) -> Any:
@@ -206,7 +230,9 @@ def _in_rows(array: Any) -> Any:
 
 REWRITTEN: Mapping[jex_core.Primitive, Callable[..., Sequence[Any]]] = {
     jex_primitives.sharding_constraint_p: lambda op, array: [array],
+    jex_primitives.dynamic_slice_p: _slice,
     jex_primitives.dynamic_update_slice_p: _update,
+    jex_primitives.gather_p: _gather,
     roll_p: lambda op, array: [roll(array, **op.params)],
 }
 """What is emitted in place of an op, given the op and its operands; what a constraint asks for, the layouts do."""

@@ -4,7 +4,8 @@ XLA's partitioner gives wrong numbers for the gradient of max pooling on a shard
 aborts the process on a complex transform of a sharded last dimension with fewer elements per shard than shards. Its
 simplifier adds up the starts of two slices and forgets that the second is clamped: a scatter with one index over a
 dimension that has just been sliced into shards writes wrong rows into the shards that the index is not in. Its
-partitioner forgets that an update which begins outside the array is moved inside, where the dimension is split.
+partitioner forgets that an update which begins outside the array is moved inside, where the dimension is split, and
+the simplifier that a slice is, where it is split afterwards.
 """
 
 from __future__ import annotations
@@ -151,17 +152,21 @@ def test_a_convolutions_borders_are_exchanged_rightly() -> None:
         assert not differences([planned.jit()(image, kernel)], [fn(image, kernel)])
 
 
-@pytest.mark.parametrize("size", [(1,), (2,), (2, 3)])
-def test_channels_are_not_split_under_a_window_as_large_as_the_image(size: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("image_size", "window"), [
+    ((1,), (1,)), ((2,), (2,)), ((2, 3), (2, 3)), ((6,), (1,)), ((6, 5), (1, 1)), ((6, 5), (1, 5))
+])  # fmt: skip
+def test_channels_are_not_split_under_a_window_as_large_as_the_image_or_of_one_element(
+    image_size: tuple[int, ...], window: tuple[int, ...]
+) -> None:
     """The compiler crashes where they are."""
-    image, kernel = floats(8, 4, *size), floats(8, 1, *size)
+    image, kernel = floats(8, 4, *image_size), floats(8, 1, *window)
 
     def fn(image: jax.Array, kernel: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(image, kernel, (1,) * len(size), "VALID", feature_group_count=4)
+        return lax.conv_general_dilated(image, kernel, (1,) * len(window), "VALID", feature_group_count=4)
 
     priced = priced_on(Case("depthwise", fn, (image, kernel)), MESH)
-    (index,) = (index for index, node in enumerate(priced.decisions.nodes) if node.members)
-    assert priced.decisions.nodes[index].sizes == [8]
+    (convolution,) = (node for node in priced.decisions.nodes if node.members)
+    assert 4 not in convolution.sizes
     for found in run_as_assigned(random_assignments(priced, 12, "depthwise"), MESH, (image, kernel)).results:
         assert not differences(found, [fn(image, kernel)])
 
@@ -211,3 +216,23 @@ def test_updates_that_begin_outside_are_moved_inside(start: int, width: int) -> 
     args = (floats(8, 4), floats(8, width), np.int32(start))
     planned = plan(fn, args, MESH, in_specs=(P("x", "y"), P("x"), P()), out_specs=P("x", "y"))
     assert not differences([planned.jit()(*args)], [jax.jit(fn)(*args)])
+
+
+SLICES = {
+    "slice": lambda x, start: lax.dynamic_slice(x, (start,), (2,)),
+    "slices": lambda x, start: jax.vmap(lambda start: lax.dynamic_slice(x, (start,), (2,)))(start[None])[0],
+}
+
+
+@pytest.mark.parametrize("start", [-5, -1, 0, 1, 3, 5])
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_that_begin_outside_are_moved_inside_before_they_are_split(name: str, start: int) -> None:
+    def fn(x: jax.Array, start: jax.Array) -> jax.Array:
+        return jnp.sin(SLICES[name](x, start)) * 2
+
+    args = (floats(4), np.int32(start))
+    planned = plan(fn, args, device_mesh(x=4, y=2), in_specs=P(), out_specs=P("y"))
+    assert not differences([planned.jit()(*args)], [jax.jit(fn)(*args)])
+    assignments = random_assignments(priced_on(Case(name, fn, args), MESH), 6, name)
+    for assignment, found in zip(assignments, run_as_assigned(assignments, MESH, args).results, strict=True):
+        assert not differences(found, [jax.jit(fn)(*args)]), described(assignment)

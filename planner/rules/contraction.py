@@ -60,8 +60,14 @@ def _convolution(
     elif feature_group_count == image_features:
         channels = ("channel", "multiplier")
         lhs, rhs, out = ("batch", "channel"), (channels, None), ("batch", channels)
-        if all(results[0].shape[axis] == 1 for axis in out_spec[2:]):
-            # Of a window as large as the image XLA makes a product, whose partitioning crashes the compiler.
+        windows = zip(
+            (operands[0].shape[axis] for axis in lhs_spec[2:]),
+            (operands[1].shape[axis] for axis in rhs_spec[2:]),
+            (results[0].shape[axis] for axis in out_spec[2:]),
+            strict=True,
+        )
+        if all(after == 1 or (window == 1 and after == before) for before, window, after in windows):
+            # Of a window as large as the image, or of one element, XLA makes a product, and crashes splitting it.
             lhs, rhs, out = ("batch", None), (None, None), ("batch", None)
     elif batch_group_count == image_batch == kernel_features:
         lhs, rhs, out = ("channel", None), ("channel", None), (None, "channel")
