@@ -1,28 +1,30 @@
-"""CPU devices, which share their host: from the profile measured on a machine of two cores."""
+"""CPU devices, which share their host: from profiles measured on machines of two cores."""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 
-from costmodel.model import CostModel
+from costmodel.model import measured_model
 from costmodel.topology import Dim, Link, Topology
 
 CPU_DEVICES = 8
-CPU_PROFILE = "cpu-2core.json"
+CPU_PROFILES = {"Intel": "cpu-2core-intel.json", "AMD": "cpu-2core-amd.json"}
+"""By maker; a processor of another maker is taken for the first one's."""
 # Not measured: ten-gigabit Ethernet, shared by the CPU devices of a host.
 ETHERNET = Link("network", latency_seconds=100e-6, bytes_per_second=1.25e9)
 
 
 def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
-    """CPU devices that share each host's cores, from the profile measured on a machine of two cores.
+    """CPU devices that share each host's cores, from the profile measured on two cores of this host's maker.
 
     Rates scale with this host's cores and are shared out; start-up times scale with the devices that wait for
     a core.
     """
-    text = resources.files("costmodel").joinpath("profiles", CPU_PROFILE).read_text()
-    model = CostModel.from_json(text, CPU_PROFILE)
+    model = measured_model(cpu_profile(processor()))
     measured, measured_cores = model.topology, float(model.measured_on["cores"])
     cores, per_host = os.cpu_count() or 1, device_count // hosts
     speed = cores / measured_cores
@@ -44,6 +46,20 @@ def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
         measured=tuple(fit.scaled(wait, speed) for fit in measured.measured),
         skew_seconds=measured.skew_seconds if per_host > cores else 0.0,
     )
+
+
+def cpu_profile(processor: str) -> str:
+    """The file of the profile for a processor of that name."""
+    return next((file for maker, file in CPU_PROFILES.items() if maker in processor), CPU_PROFILES["Intel"])
+
+
+def processor() -> str:
+    """The name of this host's processor. Linux has it in a file; elsewhere the platform says what it can."""
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def host_memory_bytes(fallback: float) -> float:

@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
@@ -196,6 +198,12 @@ class CostModel:
     def read(path: str | Path) -> CostModel:
         """Reads a profile's file; errors as `from_json`."""
         return CostModel.from_json(profile.read_text(path), str(path))
+
+
+@cache
+def measured_model(name: str) -> CostModel:
+    """A profile that comes with this package."""
+    return CostModel.from_json(resources.files("costmodel").joinpath("profiles", name).read_text(), name)
 
 
 def _subsets(axis_names: Sequence[str]) -> Iterable[frozenset[str]]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 
 from costmodel.cpus import CPU_DEVICES, cpu_topology
 from costmodel.errors import UnknownPreset
 from costmodel.gpus import GPUS, Gpu
-from costmodel.model import CostModel
+from costmodel.model import measured_model
 from costmodel.topology import Topology
 from costmodel.tpus import TPUS, Shape, Tpu
 
@@ -130,13 +128,6 @@ def _as_measured(topology: Topology, profile: str) -> Topology:
         for dim in topology.dims
     )
     return replace(topology, device=device, dims=dims)
-
-
-@cache
-def measured_model(profile: str) -> CostModel:
-    """A profile that comes with this package."""
-    text = resources.files("costmodel").joinpath("profiles", profile).read_text()
-    return CostModel.from_json(text, profile)
 
 
 def _tpu_slices(name: str, tpu: Tpu, shape: Shape, slices: int, specified: bool) -> Topology:

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
 from costmodel.compute import matmul_seconds
-from costmodel.cpus import host_memory_bytes
+from costmodel.cpus import host_memory_bytes, processor
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
@@ -367,4 +367,4 @@ def _topology(devices: Sequence[jax.Device], device: Device, fits: tuple[Collect
 
 def _conditions() -> dict[str, str | int | float]:
     today = datetime.date.today().isoformat()
-    return {"cores": os.cpu_count() or 1, "jax": jax.__version__, "date": today}
+    return {"processor": processor(), "cores": os.cpu_count() or 1, "jax": jax.__version__, "date": today}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 
+from costmodel.cpus import processor
 from experiments.terminal import cell
 
 ROOT = Path(__file__).parents[1]
@@ -39,15 +39,6 @@ def conditions() -> str:
         f"{datetime.date.today().isoformat()}, {os.cpu_count()} cores of {processor()}, Python "
         f"{platform.python_version()}, {versions}, revision {revision()}"
     )
-
-
-def processor() -> str:
-    """Linux has the name in a file; elsewhere the platform says what it can."""
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
 
 
 def markdown(frame: pd.DataFrame) -> str:

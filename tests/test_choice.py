@@ -14,7 +14,8 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from layer import BIG, EXPLICIT, MESH, assert_same, layer, layer_plan
 from programs import PROGRAMS, attention
 
-from costmodel import CostModel, preset
+from costmodel import CostModel
+from costmodel.model import measured_model
 from experiments.workloads import workload
 from planner import Plan, plan
 
@@ -68,7 +69,7 @@ def test_where_devices_share_cores_a_layout_by_hand_is_taken_that_is_about_as_go
     work = workload("mlp")
 
     def planned(skew: float) -> Plan:
-        model = CostModel(replace(preset("cpu:8"), skew_seconds=skew))
+        model = CostModel(replace(measured_model("cpu-2core-intel.json").topology, skew_seconds=skew))
         return plan(work.fn, work.example_args, AbstractMesh((2, 4), ("x", "y")), cost_model=model)
 
     exact, taken = planned(0.0), planned(1e-6)

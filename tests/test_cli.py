@@ -116,7 +116,7 @@ def test_solve_names_the_place_of_a_broken_file(tmp_path: Path, capsys: pytest.C
 
 
 def test_calibrate_writes_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = CostModel.from_json(Path("costmodel/profiles/cpu-2core.json").read_text())
+    known = CostModel.from_json(Path("costmodel/profiles/cpu-2core-intel.json").read_text())
     told: list[int] = []
     monkeypatch.setattr(
         cli, "calibrate_devices", lambda devices, rounds, progress: progress(1, 1) or told.append(rounds) or known

@@ -3,6 +3,8 @@
 import pytest
 
 from costmodel import CostModel, UnknownPreset, device_preset, preset, preset_names
+from costmodel.cpus import CPU_PROFILES, cpu_profile
+from costmodel.model import measured_model
 from tests.costmodel_cases import flat
 
 
@@ -137,6 +139,14 @@ def test_cpu_devices_share_their_host() -> None:
     assert two.rate("float32") == pytest.approx(4 * eight.rate("float32"))
     assert two.memory_bytes == pytest.approx(4 * eight.memory_bytes)
     assert two.launch_seconds <= eight.launch_seconds
+
+
+def test_a_cpu_is_priced_as_those_of_its_maker() -> None:
+    for profile in CPU_PROFILES.values():
+        assert cpu_profile(str(measured_model(profile).measured_on["processor"])) == profile
+    assert cpu_profile("AMD Ryzen 9 7950X 16-Core Processor") == "cpu-2core-amd.json"
+    assert cpu_profile("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "cpu-2core-intel.json"
+    assert cpu_profile("arm") == "cpu-2core-intel.json"
 
 
 def test_groups_across_cpu_hosts_use_the_network() -> None:

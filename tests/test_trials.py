@@ -112,7 +112,7 @@ def test_a_curve_is_thinned_without_losing_its_peaks() -> None:
 def test_devices_are_measured_once_and_anew_for_another_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, measured_times = CostModel.read("costmodel/profiles/cpu-2core.json"), []
+    known, measured_times = CostModel.read("costmodel/profiles/cpu-2core-intel.json"), []
     monkeypatch.setattr(trials, "calibrate", lambda devices, **_: measured_times.append(len(devices)) or known)
     profile = tmp_path / "profile.json"
     profile.write_text('{"format": 1}')

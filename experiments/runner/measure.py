@@ -19,13 +19,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import CostModel
+from costmodel.cpus import processor
 from executor import Audit, CompiledCollective, calibrate, check
 from executor.audit import compile_watched, held_against
 from executor.race import Program, lower
 from experiments import arguments
 from experiments.arguments import Target
 from experiments.baselines import NotApplicable, layout, memory_part
-from experiments.results import processor, revision
+from experiments.results import revision
 from experiments.runner import details, turns
 from experiments.runner.columns import KINDS, QUANTILES, column_of
 from experiments.runner.trial import Trial
