@@ -64,19 +64,26 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
     """
     graph, backend = assignment.priced.graph, assignment.priced.cost.backend
     orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    clocks = [_Clock(order, graph) for order in orders]
+    clocks = [_Clock(order, graph, copies=backend == "cpu") for order in orders]
     for clock in clocks:
         clock.run(program)
     return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
 
 
 class _Clock:
-    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph):
-        self.order, self.graph = order, graph
+    """Runs programs in some order, and notes what is alive when.
+
+    Args:
+        copies: whether arguments are copied where the compiler does not see that their memory is free in time.
+    """
+
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, copies: bool):
+        self.order, self.graph, self.copies = order, graph, copies
         self.time = 0
         self.found = Timeline()
         self.born: dict[Array, int] = {}
         self.ends: dict[Array, int] = {}
+        self.kernels: dict[Program, list[tuple[Instruction, Mapping[Array, bool]]]] = {}
 
     def run(self, program: Program) -> None:
         instructions = joined(program.instructions)
@@ -99,9 +106,16 @@ class _Clock:
             }
             for kernel in order
         ]
+        self.kernels[program] = [(instructions[kernel.root], read) for kernel, read in zip(order, reads, strict=True)]
         last = {array: place for place, arrays in enumerate(reads) for array in arrays}
+        home = {result: carried for result, carried in program.carried if result is not None}
         for place, kernel in enumerate(order):
-            free = {array: alike for array, alike in reads[place].items() if last[array] == place and array in maker}
+            goes_on = {home.get(result) for result in instructions[kernel.root].results}
+            free = {
+                array: alike
+                for array, alike in reads[place].items()
+                if last[array] == place and (array in maker or array in goes_on)
+            }
             self.execute(kernel, instructions, reads[place], free)
 
     def execute(
@@ -115,9 +129,11 @@ class _Clock:
             found.starts.setdefault(instructions[index], self.time)
         for position, result in enumerate(root.results):
             shared = taken_over(root, position, result, free)
-            self.born[result] = self.time + (shared is not None)
             if shared is not None:
                 del free[shared]
+                if shared.shared:  # what a loop goes on from stays where it is
+                    continue
+            self.born[result] = self.time + (shared is not None)
         if root.scratch_bytes:
             name = f"scratch of {root.name}"
             found.scratch.append(Allocation(root.scratch_bytes, self.time, self.time, name, root.source))
@@ -133,13 +149,20 @@ class _Clock:
             self.note(array, born, self.ends[array])
         for argument in program.inputs:
             self.note(argument, 0, end, "argument")
+        copied = self.copied(program, donors) if self.copies else frozenset()
         for result, donor in zip(program.outputs, donors, strict=True):
             if result is None or result in program.inputs:
                 continue
             born = self.born.get(result, 0)
             if donor is None:
                 self.note(result, born, end, "result")
-            elif (needed := self.ends.get(program.inputs[donor], 0)) > born:  # elsewhere, until the argument goes
+                continue
+            argument = program.inputs[donor]
+            needed = self.ends.get(argument, 0)
+            if result in copied:
+                name = f"copy of {argument.name}"
+                self.found.arrays[result] = Allocation(argument.own_bytes, 1, needed, name, argument.source)
+            elif needed > born:  # elsewhere, until the argument goes
                 self.note(result, born, needed)
             else:
                 self.found.arrays.pop(result, None)
@@ -150,6 +173,34 @@ class _Clock:
                 name = f"{alive.name} and {alike - 1} like it"
                 self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=alike)
         return self.found
+
+    def copied(self, program: Program, donors: Sequence[int | None]) -> frozenset[Array]:
+        """The results that take over the memory of an argument which is copied before.
+
+        XLA puts kernels in order later. If nothing but their order sees to it that all others have read the argument
+        when the result is written, it copies the argument (openxla/xla: xla/service/copy_insertion.cc): weights, where
+        the gradient of what came in does not go into that of the weights.
+        """
+        before: dict[Array, int] = {}  # by what it makes: the kernels that a kernel needs, and itself, as bits
+        readers = dict.fromkeys(program.inputs, 0)
+        makers: dict[Array, tuple[Instruction, Mapping[Array, bool]]] = {}
+        for place, (root, reads) in enumerate(self.kernels[program]):
+            needed = 1 << place
+            for array in reads:
+                needed |= before.get(array, 0)
+                if array in readers:
+                    readers[array] |= 1 << place
+            before.update(dict.fromkeys(root.results, needed))
+            makers.update(dict.fromkeys(root.results, (root, reads)))
+        found = set()
+        for result, donor in zip(program.outputs, donors, strict=True):
+            if result in makers and donor is not None:
+                argument, (root, reads) = program.inputs[donor], makers[result]
+                last = {argument: reads[argument]} if argument in reads else {}
+                written_over = last and taken_over(root, root.results.index(result), result, last) is None
+                if written_over or readers[argument] & ~before[result]:
+                    found.add(result)
+        return frozenset(found)
 
     def note(self, array: Array, start: int, end: int, role: Role = "temporary") -> None:
         self.found.arrays[array] = Allocation(array.own_bytes, start, end, array.name, array.source, role)

@@ -32,6 +32,7 @@ class Traits(NamedTuple):
         unary: it reads at most one array of the size of its result.
         sums: it is a call of a library that takes in products alone.
         product: it is one of those.
+        updates: it writes a part of its first operand anew, in place.
     """
 
     loops: bool = False
@@ -42,6 +43,7 @@ class Traits(NamedTuple):
     unary: bool = True
     sums: bool = False
     product: bool = False
+    updates: bool = False
 
 
 LIBRARY = Traits()
@@ -105,7 +107,8 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
     costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
     reuses, product = op.name == "broadcast_in_dim", op.name in PRODUCTS
-    return Traits(True, True, costly, reuses, op.name in MOVES or in_place, unary, product=product)
+    updates = in_place or op.name == "dynamic_update_slice"
+    return Traits(True, True, costly, reuses, op.name in MOVES or updates, unary, product=product, updates=updates)
 
 
 def one_window(op: Op) -> bool:
@@ -218,6 +221,8 @@ def _grown(
             continue
         if behaviour[root].sums and (duplicated or not how.product):
             continue
+        if behaviour[root].updates and operands[root][0] in operands[maker] and (how.moves or draft.moves[maker]):
+            continue  # it would read what has been written over (ShouldFuseInPlaceOp in instruction_fusion.cc)
         users[maker].discard(root)
         draft.add(maker, how, operands[maker])
         for further in set(operands[maker]):

@@ -87,11 +87,16 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A straight line of instructions, the last of which returns the outputs; literals among those are None."""
+    """A straight line of instructions, the last of which returns the outputs; literals among those are None.
+
+    Attributes:
+        carried: for the inside of a loop each output that the next round goes on from, with the input that it is then.
+    """
 
     inputs: tuple[Array, ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[Array | None, ...]
+    carried: tuple[tuple[Array | None, Array], ...] = ()
 
     def walk(self) -> Iterator[Instruction]:
         """Every instruction, those inside loops after the loop."""

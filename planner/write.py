@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jax.extend.core import Literal
@@ -212,12 +212,10 @@ class _Writer:
 
     def loop(self, op: Op, operands: Sequence[Array | None], count: float, lines: _Lines) -> None:
         """A loop or branch; what enters it shares the memory of its operand, and what is stacked that of its result."""
-        carried = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
-        each = count * op.trips if carried else count / len(op.bodies)
+        loops = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
+        each = count * op.trips if loops else count / len(op.bodies)
+        carry = _carry(op, len(operands))
         results = tuple(self.home(value, op.name, op.source) for value in op.results)
-        first = len(operands) - len(results) if op.primitive is jex_primitives.while_p else 0
-        if op.primitive is jex_primitives.scan_p:
-            first = int(op.params["num_consts"])
         bodies, copies = [], list[Array]()
         for body in op.bodies:
             inner = _Lines()
@@ -228,19 +226,13 @@ class _Writer:
             bodies.append(self.inside(op, body, each, inner))
         entering = [array for array in operands if array is not None]
         shares = tuple(
-            entering.index(operand) if carried and (operand := self.carried(op, operands, first, place)) else None
+            entering.index(operand) if place < len(carry) and (operand := operands[carry[place]]) else None
             for place in range(len(results))
         )
         self.append(
             lines, op.name, LIBRARY, [*entering, *dict.fromkeys(copies)], results, op.source, count,
             shares=shares, bodies=tuple(bodies), op=op,
         )  # fmt: skip
-
-    @staticmethod
-    def carried(op: Op, operands: Sequence[Array | None], first: int, place: int) -> Array | None:
-        """The operand that a loop's result goes on from."""
-        carries = op.params["num_carry"] if op.primitive is jex_primitives.scan_p else len(op.results)
-        return operands[first + place] if place < carries else None
 
     def inside(self, op: Op, body: Body, count: float, lines: _Lines) -> Program:
         scans = op.primitive is jex_primitives.scan_p
@@ -256,7 +248,9 @@ class _Writer:
                     written = Array(0.0, op.name, op.source, array.value)
                     self.append(lines, "dynamic_update_slice", STACKED, (array,), (written,), op.source, count)
                     outputs[position] = written
-        return self.closed(inputs, lines, outputs, op.source, count)
+        program = self.closed(inputs, lines, outputs, op.source, count)
+        carry = [inputs[position] for position in _carry(op, len(inputs))] if body is op.bodies[-1] else []
+        return replace(program, carried=tuple(zip(outputs, carry, strict=False)))
 
     def op_seconds(self, op: Op, work: Work) -> float:
         if work.fused_into is not None:
@@ -338,3 +332,11 @@ class _Writer:
 def updates_in_place(op: Op) -> bool:
     """Whether the result takes the first operand's memory, where nobody needs that any more."""
     return op.name == "dynamic_update_slice" or op.name.startswith("scatter")
+
+
+def _carry(op: Op, inputs: int) -> range:
+    """Where what goes round is among a loop's operands, or the inputs of its body; of a branch nothing does."""
+    if op.primitive is jex_primitives.scan_p:
+        first = int(op.params["num_consts"])
+        return range(first, first + int(op.params["num_carry"]))
+    return range(inputs - len(op.results), inputs) if op.primitive is jex_primitives.while_p else range(0)

@@ -97,16 +97,68 @@ def test_closed_forms(fn: Callable[..., Any], arrays: int, mib: float) -> None:
 )
 def test_predicted_is_near_compiled(fn: Callable[..., Any]) -> None:
     """On one device, where layout plays no part: hardly less than the compiler needs, and not much more."""
-    found = jax.jit(fn).lower(S(ARRAY, jnp.float32)).compile().memory_analysis()
+    assert 0.95 <= peak_of(fn, ARRAY) / compiled_peak_of(fn, ARRAY) <= 1.55
+
+
+def compiled_peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], **options: Any) -> float:
+    args = [S(shape, jnp.float32) for shape in shapes]
+    found = jax.jit(fn, **options).lower(*args).compile().memory_analysis()
     sizes = found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes
-    compiled = sum(sizes) - found.alias_size_in_bytes
-    assert 0.95 * compiled <= peak_of(fn, ARRAY) <= 1.55 * compiled
+    return float(sum(sizes) - found.alias_size_in_bytes)
 
 
-def test_donated_arguments_make_room_for_results() -> None:
-    assert peak_of(lambda x: x * 2, ARRAY, donate_argnums=0) == pytest.approx(MIB)
-    assert peak_of(lambda x, y: (x + y, y * 2), ARRAY, ARRAY, donate_argnums=(0, 1)) == pytest.approx(2 * MIB)
+def _layer(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A layer's weight after a step, and the gradient of what came in, which the step does not need."""
+    gradient = jnp.tanh(x @ weight)
+    return weight - jnp.einsum("bi,bo->io", x, gradient), jnp.einsum("bo,io->bi", gradient, weight)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "mebibytes"),
+    [
+        (lambda x: x * 2, [ARRAY], 1),
+        (lambda x, y: (x + y, jnp.sin(y)), [ARRAY, ARRAY], 3),  # y is copied: nothing says that its sine comes last
+        (lambda x, y: (jnp.tanh(x + y), x), [ARRAY, ARRAY], 3),
+        (lambda x, y: (x @ y, y), [(512, 512), (512, 512)], 3),
+    ],
+)
+def test_donated_arguments_make_room_for_results(fn: Callable[..., Any], shapes: Any, mebibytes: int) -> None:
+    donated = tuple(range(len(shapes)))
+    predicted = peak_of(fn, *shapes, donate_argnums=donated)
+    assert predicted == pytest.approx(mebibytes * MIB, rel=0.01)
+    assert predicted == pytest.approx(compiled_peak_of(fn, *shapes, donate_argnums=donated), rel=0.01)
+
+
+def test_donated_weights_are_copied_for_what_reads_them_beside_their_step() -> None:
+    """And in their own memory the compiler puts some of what comes between, which is not counted on."""
+    shapes = [(512, 512)] * 2
+    compiled = compiled_peak_of(_layer, *shapes, donate_argnums=(0, 1))
+    assert compiled == pytest.approx(5 * MIB, rel=0.01)
+    assert compiled <= peak_of(_layer, *shapes, donate_argnums=(0, 1)) <= 1.21 * compiled
+
+
+def test_a_donated_argument_that_fits_no_result_is_an_argument_still() -> None:
     assert peak_of(lambda x: x.sum(), ARRAY, donate_argnums=0) == pytest.approx(MIB, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda u: jnp.sin(u) * 2,
+        lambda u: u.at[3].set(u[4] * 2),
+        lambda u: u.at[1:-1].set(u[2:] + u[:-2]),
+        lambda u: u.at[1:-1, 1:-1].set((u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]) / 4),
+        lambda u: u + jnp.roll(u, 1, axis=0),
+    ],
+    ids=["elementwise", "a row", "neighbours", "a plane's neighbours", "rolled"],
+)
+def test_what_goes_round_a_loop_is_updated_in_place(step: Callable[[jax.Array], jax.Array]) -> None:
+    """What is read of it elsewhere is put aside first."""
+
+    def fn(u: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 10, lambda _, u: step(u), u)
+
+    assert peak_of(fn, ARRAY) == pytest.approx(compiled_peak_of(fn, ARRAY), rel=0.01)
 
 
 def test_shards_count_as_what_they_are() -> None:
