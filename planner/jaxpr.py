@@ -2,8 +2,8 @@
 
 On the way `jit` and its like are inlined, dead code is dropped, common subexpressions are merged (XLA would merge them
 too, and then pay once for what the plan had priced twice), transpositions are folded into the contractions before
-them, and the slices that roll an array into one op. Loops, branches, `remat` and custom derivatives stay as ops with
-bodies, because the emitted program must keep them; the planner looks inside.
+and behind them, and the slices that roll an array into one op. Loops, branches, `remat` and custom derivatives stay
+as ops with bodies, because the emitted program must keep them; the planner looks inside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner._jax_compat import source_line
 from planner.fold_rolls import fold_rolls
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, check, solve_operands
-from planner.simplify import fold_transpositions
+from planner.simplify import fold_transposed_operands, fold_transpositions
 from planner.trace import Traced
 
 INLINED = frozenset({jex_primitives.jit_p, jex_primitives.closed_call_p, jex_primitives.call_p})
@@ -222,7 +222,8 @@ def _expression_key(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> Any:
 
 
 def _simplified(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:
-    return fold_rolls(fold_transpositions(_live(ops, outputs), outputs), outputs)
+    folded = fold_transposed_operands(fold_transpositions(_live(ops, outputs), outputs), outputs)
+    return fold_rolls(_live(folded, outputs), outputs)
 
 
 def _live(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:

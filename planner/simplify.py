@@ -3,12 +3,12 @@
 A gradient of `x @ w` reads, in JAX, as a contraction and a transposition of its result. XLA folds the two into one, but
 not where the plan puts a collective between them: then every device goes through the whole array against its grain,
 which on CPU takes longer than the contraction. The same contraction with its operands exchanged gives the result the
-other way round at once.
+other way round at once. And `x.T @ y` contracts the other dimension of `x` at once, which XLA does too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jax import lax
@@ -34,6 +34,31 @@ def fold_transpositions(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op,
             instead[made], instead[op] = _exchanged(made, op.results), None
     kept = (instead.get(op, op) for op in ops)
     return tuple(op for op in kept if op is not None)
+
+
+def fold_transposed_operands(ops: Sequence[Op], outputs: Sequence[Atom]) -> list[Op]:
+    """The ops of a body, where contractions read what was transposed for them alone as it was.
+
+    Where the compiler does so too (transpose_folding.cc): of one contracted and one other dimension, behind those of
+    the batch, which stay where they are. The transpositions are there still, for nobody.
+    """
+    reads = read_counts(ops, outputs)
+    maker = {value: op for op in ops for value in op.results if reads[value] == 1}
+    return [_untransposed(op, maker) if op.primitive is jex_primitives.dot_general_p else op for op in ops]
+
+
+def _untransposed(contraction: Op, maker: Mapping[Value, Op]) -> Op:
+    contracted, batch = contraction.params["dimension_numbers"]
+    operands, dims = list(contraction.operands), list(contracted)
+    for side, atom in enumerate(operands):
+        made = maker.get(atom) if isinstance(atom, Value) else None
+        if made is not None and made.primitive is jex_primitives.transpose_p and len(dims[side]) == 1:
+            rank = len(made.params["permutation"])
+            order = (*range(rank - 2), rank - 1, rank - 2)
+            if tuple(made.params["permutation"]) == order and tuple(batch[side]) == order[:-2]:
+                operands[side], dims[side] = made.operands[0], (order[dims[side][0]],)
+    params = {**contraction.params, "dimension_numbers": (tuple(dims), batch)}
+    return replace(contraction, operands=tuple(operands), params=params)
 
 
 def _exchanges(transposition: Op, contraction: Op) -> bool:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, Case, floats
+from forced import device_mesh, differences, priced_on, random_assignments, run_as_assigned
 from jax import lax
 from programs import PROGRAMS, scan_layers, scan_remat_loss
 
@@ -215,6 +216,37 @@ def test_transpositions_fold_into_contractions() -> None:
 def test_other_transpositions_stay(fn: Callable[..., Any]) -> None:
     x = floats(16, 32) if "W" in fn.__code__.co_names else floats(2, 3, 4)
     assert "transpose" in names_of(graph_of(fn, x))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(lambda x, w: x.T @ (x @ w), id="left"),
+        pytest.param(lambda x, w: x @ w.T, id="right"),
+        pytest.param(lambda x, w: w.T @ x.T, id="both"),
+        pytest.param(lambda x, w: jnp.stack([x, x]) @ jnp.swapaxes(jnp.stack([x, x]), -1, -2), id="batch"),
+    ],
+)
+def test_contractions_read_what_was_transposed_for_them(fn: Callable[..., Any]) -> None:
+    graph = graph_of(fn, X, W)
+    check(graph)
+    assert "transpose" not in names_of(graph)
+    mesh = device_mesh(x=2, y=4)
+    for assignment in random_assignments(priced_on(Case("transposed", fn, (X, W)), mesh), 8, "transposed"):
+        (found,) = run_as_assigned([assignment], mesh, (X, W)).results
+        assert not differences(found, [fn(X, W)])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        pytest.param(lambda x, w: (x.T @ (x @ w), x.T), id="needed"),
+        pytest.param(lambda x, w: x.T.reshape(2, 16, 16) @ x, id="reshaped"),
+        pytest.param(lambda x, w: x.reshape(4, 4, 32).transpose(1, 0, 2) @ w.reshape(4, 32, 8), id="batch"),
+    ],
+)
+def test_what_else_is_transposed_stays_so(fn: Callable[..., Any]) -> None:
+    assert "transpose" in names_of(graph_of(fn, X, W))
 
 
 @pytest.mark.alone
