@@ -149,7 +149,8 @@ class _Clock:
             self.note(array, born, self.ends[array])
         for argument in program.inputs:
             self.note(argument, 0, end, "argument")
-        copied = self.copied(program, donors) if self.copies else frozenset()
+        donated = any(donor is not None for donor in donors)
+        copied = self.copied(program, donors) if self.copies and donated else frozenset()
         for result, donor in zip(program.outputs, donors, strict=True):
             if result is None or result in program.inputs:
                 continue

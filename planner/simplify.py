@@ -48,17 +48,19 @@ def fold_transposed_operands(ops: Sequence[Op], outputs: Sequence[Atom]) -> list
 
 
 def _untransposed(contraction: Op, maker: Mapping[Value, Op]) -> Op:
-    contracted, batch = contraction.params["dimension_numbers"]
-    operands, dims = list(contraction.operands), list(contracted)
-    for side, atom in enumerate(operands):
+    for side, atom in enumerate(contraction.operands):
         made = maker.get(atom) if isinstance(atom, Value) else None
-        if made is not None and made.primitive is jex_primitives.transpose_p and len(dims[side]) == 1:
-            rank = len(made.params["permutation"])
-            order = (*range(rank - 2), rank - 1, rank - 2)
-            if tuple(made.params["permutation"]) == order and tuple(batch[side]) == order[:-2]:
-                operands[side], dims[side] = made.operands[0], (order[dims[side][0]],)
-    params = {**contraction.params, "dimension_numbers": (tuple(dims), batch)}
-    return replace(contraction, operands=tuple(operands), params=params)
+        contracted, batch = contraction.params["dimension_numbers"]
+        if made is None or made.primitive is not jex_primitives.transpose_p or len(contracted[side]) != 1:
+            continue
+        rank = len(made.params["permutation"])
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        if tuple(made.params["permutation"]) == order and tuple(batch[side]) == order[:-2]:
+            operands, dims = list(contraction.operands), list(contracted)
+            operands[side], dims[side] = made.operands[0], (order[contracted[side][0]],)
+            params = {**contraction.params, "dimension_numbers": (tuple(dims), batch)}
+            contraction = replace(contraction, operands=tuple(operands), params=params)
+    return contraction
 
 
 def _exchanges(transposition: Op, contraction: Op) -> bool:
