@@ -14,7 +14,7 @@ from planner.solve.clock import Clock
 from planner.solve.eliminate import fold_chains
 from planner.solve.incumbent import OPTIMAL_GAP, Incumbent, Progress, Solution, Status
 from planner.solve.known import is_closed
-from planner.solve.model import Model, Reduction
+from planner.solve.model import Model, Reduction, unreduced
 from planner.solve.presolve import shrink
 from planner.solve.rows import Impossible
 from planner.solve.squeeze import cheapest_without_limit, close_gap, close_gap_apart
@@ -72,7 +72,7 @@ def solve(
 def _search(
     whole: Reduction, starts: Sequence[Sequence[int] | IntArray], best: Incumbent, clock: Clock, seed: int
 ) -> None:
-    fitting = shrink(whole.model, clock)
+    fitting = shrink(whole.model, clock) if whole.model.rows else unreduced(whole.model)
     if clock.expired:
         return
 

@@ -23,14 +23,17 @@ TABLE_ENTRIES = 20_000_000
 TOTAL_ENTRIES = 60_000_000
 """All tables of one elimination together: about a second."""
 
+SOON_ENTRIES = TOTAL_ENTRIES // 10
+"""As many where a bound has not been tried yet, which often takes less time and leaves less to eliminate."""
+
 CHAIN_ENTRIES = 300_000
 """The largest table for folding a node between two neighbours: about a millisecond."""
 
 
-def eliminate(model: Model) -> Reduction | None:
+def eliminate(model: Model, total_entries: int = TOTAL_ENTRIES) -> Reduction | None:
     """All nodes eliminated: the offset that is left is the optimum. None if the tables would be too large."""
     order, entries = _order(model, degree=len(model.costs), table_entries=TABLE_ENTRIES)
-    if len(order) < len(model.costs) or entries > TOTAL_ENTRIES:
+    if len(order) < len(model.costs) or entries > total_entries:
         return None
     return _eliminated(model, order)
 

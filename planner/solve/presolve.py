@@ -266,10 +266,10 @@ def _undominated(costs: FloatArray, links: list[FloatArray], usage: FloatArray) 
     beats = worst <= NOISE * scale
     if usage.size:
         beats &= (usage[:, :, None] <= usage[:, None, :]).all(axis=0)
+    np.fill_diagonal(beats, False)
     instead = np.arange(costs.size)
-    for weaker in range(costs.size):
+    for weaker in np.flatnonzero(beats.any(axis=0)):
         betters = np.flatnonzero(beats[:, weaker] & (instead == np.arange(costs.size)))
-        betters = betters[betters != weaker]
         if betters.size:
             instead[instead == weaker] = betters[0]
     return instead

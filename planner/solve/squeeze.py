@@ -20,7 +20,7 @@ import numpy as np
 from planner.problem import IntArray
 from planner.solve import ilp
 from planner.solve.clock import Clock
-from planner.solve.eliminate import eliminate, fold_chains
+from planner.solve.eliminate import SOON_ENTRIES, eliminate, fold_chains
 from planner.solve.explore import Explorer
 from planner.solve.known import Known, Outcome
 from planner.solve.model import Model, Offer, Reduction, Report
@@ -70,7 +70,7 @@ def _rounds(known: Known, clock: Clock, seed: int) -> str:
         if clock.expired or known.closed:
             return "presolve"
         model = known.reduce(fold_chains(model))
-        if _eliminated(known, eliminate(model)):
+        if _eliminated(known, eliminate(model, SOON_ENTRIES)):
             return "elimination"
         dual = explorer.raise_bound(model, ROUND_SHRINKS * model.strategies, clock)
         if clock.expired or known.closed:
@@ -154,7 +154,7 @@ def close_gap_apart(model: Model, start: IntArray | None, offer: Offer, clock: C
     picks = cheapest if start is None else reduction.project(start)
     if clock.expired:
         picks = reduction.lift(picks)
-        return Outcome(picks, model.cost(picks), model.trivial_bound(), "presolve")
+        return Outcome(picks, model.cost(picks), model.trivial_bound(), "start")
     lower_bound = reduction.model.offset
     methods = {"presolve"}
     try:
