@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from planner.assignment import Assignment
+from planner.collapse import Shapes
 from planner.fusion import LIBRARY, Kernel, fuse
 from planner.graph import Graph, Value
 from planner.join import joined
@@ -64,7 +65,7 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
     """
     graph, backend = assignment.priced.graph, assignment.priced.cost.backend
     orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    clocks = [_Clock(order, graph, copies=backend == "cpu") for order in orders]
+    clocks = [_Clock(order, graph, cpu=backend == "cpu") for order in orders]
     for clock in clocks:
         clock.run(program)
     return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
@@ -74,11 +75,11 @@ class _Clock:
     """Runs programs in some order, and notes what is alive when.
 
     Args:
-        copies: whether arguments are copied where the compiler does not see that their memory is free in time.
+        cpu: whether to follow XLA's CPU compiler in what it copies and collapses.
     """
 
-    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, copies: bool):
-        self.order, self.graph, self.copies = order, graph, copies
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, cpu: bool):
+        self.order, self.graph, self.cpu = order, graph, cpu
         self.time = 0
         self.found = Timeline()
         self.born: dict[Array, int] = {}
@@ -97,9 +98,11 @@ class _Clock:
         order = self.order(fuse([one.traits for one in instructions], operands, kept))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
+        shapes = Shapes(instructions if self.cpu else ())
         reads = [
             {
                 array: number in kernel.in_place
+                and all(shapes.allow(array, one) for one in instructions[kernel.root].results)
                 for index in kernel.members
                 for array, number in zip(instructions[index].operands, operands[index], strict=True)
                 if number not in kernel.members
@@ -146,28 +149,32 @@ class _Clock:
     def finish(self, program: Program, donors: Sequence[int | None]) -> Timeline:
         end = self.time + 2
         for array, born in self.born.items():
-            self.note(array, born, self.ends[array])
+            self.found.arrays[array] = self.allocation(array, born, self.ends[array])
         for argument in program.inputs:
-            self.note(argument, 0, end, "argument")
+            self.found.arrays[argument] = self.allocation(argument, 0, end, "argument")
         donated = any(donor is not None for donor in donors)
-        copied = self.copied(program, donors) if self.copies and donated else frozenset()
+        copied = self.copied(program, donors) if self.cpu and donated else frozenset()
         for result, donor in zip(program.outputs, donors, strict=True):
             if result is None or result in program.inputs:
                 continue
             born = self.born.get(result, 0)
             if donor is None:
-                self.note(result, born, end, "result")
+                self.found.arrays[result] = self.allocation(result, born, end, "result", range(born))
                 continue
             argument = program.inputs[donor]
             needed = self.ends.get(argument, 0)
+            self.found.arrays.pop(result, None)
             if result in copied:
                 name = f"copy of {argument.name}"
                 self.found.arrays[result] = Allocation(argument.own_bytes, 1, needed, name, argument.source)
+                needed = 1
             elif needed > born:  # elsewhere, until the argument goes
-                self.note(result, born, needed)
-            else:
-                self.found.arrays.pop(result, None)
+                self.found.arrays[result] = self.allocation(result, born, needed)
+            self.found.arrays[argument] = self.allocation(argument, 0, end, "argument", range(needed + 1, born))
         self.found.paces.update(_paces(self.graph, self.born))
+        made = itertools.chain.from_iterable(map(operands_first, self.kernels.values()))
+        places = {array: place for place, array in enumerate(made)}
+        self.found.arrays = dict(sorted(self.found.arrays.items(), key=lambda item: places.get(item[0], -1)))
         for array, alive in self.found.arrays.items():
             alike = self.found.alike(array if array in self.born else array.value, alive)
             if alike > 1:
@@ -203,8 +210,27 @@ class _Clock:
                     found.add(result)
         return frozenset(found)
 
-    def note(self, array: Array, start: int, end: int, role: Role = "temporary") -> None:
-        self.found.arrays[array] = Allocation(array.own_bytes, start, end, array.name, array.source, role)
+    @staticmethod
+    def allocation(array: Array, start: int, end: int, role: Role = "temporary", idle: range = range(0)) -> Allocation:
+        return Allocation(array.own_bytes, start, end, array.name, array.source, role, idle=idle)
+
+
+def operands_first(kernels: Sequence[tuple[Instruction, Iterable[Array]]]) -> Iterator[Array]:
+    """What the kernels of a program make, each after what it reads, from the first output to the last."""
+    makers = {array: (root, reads) for root, reads in kernels for array in root.results}
+    seen: set[Instruction] = set()
+    waiting = [(root, iter(reads)) for root, reads in kernels[-1:]]
+    while waiting:
+        root, left = waiting[-1]
+        made = next((array for array in left if array in makers and makers[array][0] not in seen), None)
+        if made is not None:
+            below, reads = makers[made]
+            waiting.append((below, iter(reads)))
+        elif root in seen:
+            waiting.pop()
+        else:
+            seen.add(root)
+            yield from root.results
 
 
 def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Array, tuple[int, int]]]:

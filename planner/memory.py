@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -22,8 +22,10 @@ class Allocation:
         start, end: program points between which it is alive, end included.
         name: the argument's path, or the op that made it.
         source: the user's line.
-        role: a result's memory is there before the result is, and may hold a smaller temporary array until then.
+        role: a result's memory is set aside from the start.
         alike: how many they are.
+        idle: program points at which its memory may hold a temporary array that is no larger: a result's before it is
+            made, a donated argument's between the last that reads it and the result that takes it over.
     """
 
     nbytes: float
@@ -33,11 +35,16 @@ class Allocation:
     source: str = ""
     role: Role = "temporary"
     alike: int = 1
+    idle: range = range(0)
 
     @property
-    def each(self) -> list[float]:
-        """The bytes of each of them."""
-        return [self.nbytes / self.alike] * self.alike
+    def each_bytes(self) -> float:
+        return self.nbytes / self.alike
+
+    @property
+    def since(self) -> int:
+        """From when on it has memory."""
+        return 0 if self.role == "result" else self.start
 
 
 @dataclass(frozen=True)
@@ -89,24 +96,14 @@ def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = Mapp
     place = {time: index for index, time in enumerate(times)}
     roles: tuple[Role, ...] = ("argument", "result", "temporary")
     change = {role: np.zeros(len(times) + 1) for role in roles}
-    for one in allocations:
-        change[one.role][place[0 if one.role == "result" else one.start]] += one.nbytes
+    for one in with_memory_of_their_own(allocations):
+        change[one.role][place[one.since]] += one.nbytes
         change[one.role][place.get(one.end + 1, len(times))] -= one.nbytes
-    alive = {role: np.cumsum(steps)[:-1] for role, steps in change.items()}
-    results = [one for one in allocations if one.role == "result"]
-    largest = max((one.each[0] for one in results), default=0.0)
-    guests = [one for one in allocations if one.role == "temporary" and one.each[0] <= largest]
-    held = np.array([_held_bytes((*results, *guests), time) for time in times])
+    alive = {role: tuple(np.cumsum(steps)[:-1].tolist()) for role, steps in change.items()}
     reached = sorted((point, line) for point, line in lines.items() if line)
     points = [point for point, _ in reached]
     sources = [reached[at - 1][1] if (at := bisect.bisect_right(points, time)) else "" for time in times]
-    return MemoryCurve(
-        tuple(times),
-        tuple(alive["argument"].tolist()),
-        tuple(alive["result"].tolist()),
-        tuple((alive["temporary"] - held).tolist()),
-        tuple(sources),
-    )
+    return MemoryCurve(tuple(times), alive["argument"], alive["result"], alive["temporary"], tuple(sources))
 
 
 def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingProxyType({})) -> Peak:
@@ -117,38 +114,42 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
     """
     if not allocations:
         return Peak(0.0, 0, "", ())
-    last = max(allocation.end for allocation in allocations)
-    change = np.zeros(last + 2)
-    for allocation in allocations:
-        change[0 if allocation.role == "result" else allocation.start] += allocation.nbytes
-        change[allocation.end + 1] -= allocation.nbytes
-    at_most = np.cumsum(change)
-    time, most = 0, -1.0
-    for candidate in map(int, np.argsort(-at_most, kind="stable")):
-        if at_most[candidate] <= most:
-            break
-        taken = at_most[candidate] - _held_bytes(allocations, candidate)
-        if taken > most:
-            time, most = candidate, taken
-    alive = [allocation for allocation in allocations if allocation.start <= time <= allocation.end]
-    alive.sort(key=lambda allocation: -allocation.nbytes)
+    own = with_memory_of_their_own(allocations)
+    change = np.zeros(max(one.end for one in own) + 2)
+    for one in own:
+        change[one.since] += one.nbytes
+        change[one.end + 1] -= one.nbytes
+    total = np.cumsum(change)
+    time = int(np.argmax(total))
+    alive = sorted((one for one in own if one.since <= time <= one.end), key=lambda one: -one.nbytes)
     reached = [line for point, line in lines.items() if point <= time and line]
-    return Peak(most, time, reached[-1] if reached else "", tuple(alive))
+    return Peak(float(total[time]), time, reached[-1] if reached else "", tuple(alive))
 
 
-def _held_bytes(allocations: Sequence[Allocation], time: int) -> float:
-    """Bytes of temporaries in the memory of results to come: the largest first, each where it fits most tightly."""
-    results = [one for one in allocations if one.role == "result" and time < one.start]
-    waiting = sorted((nbytes, one.start) for one in results for nbytes in one.each)
-    if not waiting:
-        return 0.0
-    held = 0.0
-    alive = [one for one in allocations if one.start <= time <= one.end and one.role == "temporary"]
-    guests = [(nbytes, one.end) for one in alive for nbytes in one.each]
-    for nbytes, end in sorted(guests, key=lambda guest: -guest[0]):
-        first = bisect.bisect_left(waiting, (nbytes, 0))
-        fitting = (place for place in range(first, len(waiting)) if end < waiting[place][1])
-        if (place := next(fitting, None)) is not None:
-            held += nbytes
-            del waiting[place]
-    return held
+def with_memory_of_their_own(allocations: Sequence[Allocation]) -> list[Allocation]:
+    """The allocations without the temporaries that lie in memory which others leave idle.
+
+    The largest comes first, of several the one that is made first, and each goes into the smallest memory that is idle
+    for as long as it lives (openxla/xla: xla/service/buffer_assignment.cc).
+    """
+    hosts = sorted((one for one in allocations if one.idle for _ in range(one.alike)), key=lambda one: one.each_bytes)
+    sizes = [one.each_bytes for one in hosts]
+    idle = [_points(one.idle) for one in hosts]
+    own = [one for one in allocations if one.role != "temporary"]
+    guests = (one for one in allocations if one.role == "temporary")
+    for one in sorted(guests, key=lambda one: -one.each_bytes):
+        needed, left = _points(range(one.start, one.end + 1)), one.alike
+        for place in range(bisect.bisect_left(sizes, one.each_bytes), len(hosts)):
+            if not left:
+                break
+            if idle[place] & needed == needed:
+                idle[place] ^= needed
+                left -= 1
+        if left:
+            own.append(replace(one, nbytes=left * one.each_bytes, alike=left) if left < one.alike else one)
+    return own
+
+
+def _points(points: range) -> int:
+    """Program points as bits."""
+    return (1 << points.stop) - (1 << points.start) if points else 0

@@ -52,6 +52,32 @@ def test_the_peak_is_where_most_is_alive(arrays: list[Allocation]) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_temporaries_lie_in_memory_that_is_idle_for_as_long_as_they_live() -> None:
+    """The largest first, of several as large the first of the list; the third would fit if the second had not come."""
+    arrays = [
+        Allocation(8.0, 0, 9, "x", role="argument", idle=range(3, 6)),
+        Allocation(6.0, 9, 9, "y", role="result", idle=range(9)),
+        Allocation(6.0, 2, 4, "in y"),
+        Allocation(6.0, 4, 7, "apart"),
+        Allocation(5.0, 3, 5, "in x"),
+        Allocation(5.0, 5, 8, "in y later"),
+        Allocation(7.0, 3, 6, "longer than x is idle"),
+    ]
+    found = peak(arrays)
+    assert [(array.name, array.nbytes) for array in found.largest] == [
+        ("x", 8.0), ("longer than x is idle", 7.0), ("y", 6.0), ("apart", 6.0),
+    ]  # fmt: skip
+    assert (found.nbytes, found.time) == (27.0, 4)
+
+
+def test_of_several_alike_as_many_lie_in_idle_memory_as_there_is_room_for() -> None:
+    arrays = [
+        Allocation(12.0, 8, 9, "y", role="result", alike=3, idle=range(8)),
+        Allocation(15.0, 2, 4, "a", alike=5),
+    ]
+    assert peak(arrays).nbytes == 12.0 + 2 * 3.0
+
+
 def peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], mesh: AbstractMesh = ONE, **options: Any) -> float:
     args = tuple(S(shape, jnp.float32) for shape in shapes)
     return plan(fn, args, mesh, **options).prediction.peak_bytes
@@ -100,6 +126,28 @@ def test_predicted_is_near_compiled(fn: Callable[..., Any]) -> None:
     assert 0.95 <= peak_of(fn, ARRAY) / compiled_peak_of(fn, ARRAY) <= 1.55
 
 
+BATCHED = (16, 256, 256)
+ROWS, COLUMN = (256, 256), (256, 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (lambda x, w, v: jnp.tanh(x @ w) @ v, (BATCHED, ROWS, COLUMN)),
+        (lambda x, y, v: jnp.tanh(jnp.einsum("bij,bjk->bik", x, y)) @ v, (BATCHED, BATCHED, COLUMN)),
+        (lambda x, v: jnp.tanh(jnp.sort(x)) @ v, (BATCHED, COLUMN)),
+        (lambda x, v, w: (jnp.tanh(jnp.sort(x)) @ v, jnp.tanh(jnp.sort(x)) @ w), (BATCHED, COLUMN, COLUMN)),
+        (lambda x, w: jnp.sort(jnp.tanh(x @ w), axis=0)[0], (BATCHED, ROWS)),
+        (lambda x, w, v: ((x @ w) * jnp.sort(x)) @ v, (BATCHED, ROWS, COLUMN)),
+        (lambda x, w: jnp.tanh(x @ w), (BATCHED, ROWS)),
+        (lambda x: jnp.sort(jnp.tanh(jnp.sort(x)).reshape(BATCHED), axis=0)[0], ((4096, 256),)),
+    ],
+    ids=["both alike", "batches", "to a product", "to two", "from a product", "mixed", "to the result", "reshaped"],
+)
+def test_a_loop_takes_no_memory_that_a_contraction_has_in_another_shape(fn: Callable[..., Any], shapes: Any) -> None:
+    assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.01)
+
+
 def compiled_peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], **options: Any) -> float:
     args = [S(shape, jnp.float32) for shape in shapes]
     found = jax.jit(fn, **options).lower(*args).compile().memory_analysis()
@@ -130,11 +178,11 @@ def test_donated_arguments_make_room_for_results(fn: Callable[..., Any], shapes:
 
 
 def test_donated_weights_are_copied_for_what_reads_them_beside_their_step() -> None:
-    """And in their own memory the compiler puts some of what comes between, which is not counted on."""
+    """And in their own memory the compiler puts some of what comes between."""
     shapes = [(512, 512)] * 2
     compiled = compiled_peak_of(_layer, *shapes, donate_argnums=(0, 1))
     assert compiled == pytest.approx(5 * MIB, rel=0.01)
-    assert compiled <= peak_of(_layer, *shapes, donate_argnums=(0, 1)) <= 1.21 * compiled
+    assert peak_of(_layer, *shapes, donate_argnums=(0, 1)) == pytest.approx(compiled, rel=0.01)
 
 
 def test_a_donated_argument_that_fits_no_result_is_an_argument_still() -> None:

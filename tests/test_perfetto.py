@@ -78,7 +78,7 @@ def test_memory_over_time_of_allocations_by_hand() -> None:
     allocations = [
         Allocation(8.0, 0, 10, "x", role="argument"),
         Allocation(4.0, 2, 4, "a"),
-        Allocation(6.0, 8, 10, "y", role="result"),
+        Allocation(6.0, 8, 10, "y", role="result", idle=range(8)),
         Allocation(5.0, 5, 6, "b"),
     ]
     curve = over_time(allocations, {2: "a.py:1", 6: "a.py:2"})
