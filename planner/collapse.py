@@ -2,13 +2,12 @@
 
 Dimensions that play the same part in a contraction are collapsed into one (openxla/xla: dot_decomposer.cc), and what is
 computed element by element from such arrays alone is computed in that shape (reshape_mover.cc). A loop that meets two
-shapes of the same array reads it anew: its result does not take that array's memory.
+shapes of the same array does not take its memory for its result.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 from planner.graph import Op, aval_of
@@ -22,24 +21,28 @@ class Shapes:
 
     Attributes:
         computed: for each result the shape in which it is computed.
-        kept: the one in which it is in memory: the one in which it is read, if all read it alike.
+        kept: the one in which it is in memory: the one in which it is read, if all read it alike. What a contraction
+            makes without a dimension that has one element on a device, behind a longer one, stays without it.
     """
 
     def __init__(self, instructions: Sequence[Instruction]):
         self.computed: dict[Array, Shape] = {}
         read: dict[Array, set[Shape]] = {}
+        thin: set[Array] = set()
         for one in instructions:
             contraction = _contraction(one)
             shapes = {self.computed.get(array, array.value.shape) for array in one.operands}
             alike = len(shapes) == 1 and one.traits.loops and not one.traits.moves and not one.traits.reuses
             for result in one.results:
-                own = _made_as(contraction) if contraction else result.value.shape
+                own = _made_as(contraction, result.shape) if contraction else result.value.shape
                 self.computed[result] = min(shapes) if alike else own
+                if contraction and 1 in itertools.dropwhile(lambda size: size == 1, result.shape):
+                    thin.add(result)
             for position, array in enumerate(one.operands):
-                own = _read_as(contraction, position) if contraction else array.value.shape
+                own = _read_as(contraction, position, array.shape) if contraction else array.value.shape
                 read.setdefault(array, set()).add(min(shapes) if alike else own)
         self.kept = {
-            array: next(iter(read[array])) if len(read.get(array, ())) == 1 else shape
+            array: next(iter(read[array])) if len(read.get(array, ())) == 1 and array not in thin else shape
             for array, shape in self.computed.items()
         }
 
@@ -54,19 +57,27 @@ def _contraction(one: Instruction) -> Op | None:
     return one.op if one.op and one.name == one.op.name == "dot_general" and len(one.operands) == 2 else None
 
 
-def _read_as(op: Op, position: int) -> Shape:
-    """Batch, rows or columns, and what is summed over, in the order in which they first come."""
+def _read_as(op: Op, position: int, shard: Shape) -> Shape:
+    """The batch's dimensions as they are, rows or columns, and what is summed over, in the order in which they come."""
     summed, batch = (dims[position] for dims in op.params["dimension_numbers"])
-    parts: dict[str, int] = {}
-    for dim, size in enumerate(aval_of(op.operands[position]).shape):
-        part = "summed" if dim in summed else "batch" if dim in batch else "free"
-        parts[part] = parts.get(part, 1) * size
-    return tuple(parts.values())
+    shape = aval_of(op.operands[position]).shape
+    parts = [dim if dim in batch else -1 if dim in summed else -2 for dim in range(len(shape))]
+    return _collapsed(shape, parts, shard)
 
 
-def _made_as(op: Op) -> Shape:
+def _made_as(op: Op, shard: Shape) -> Shape:
     (summed, _), (batch, _) = op.params["dimension_numbers"]
-    rows = len(aval_of(op.operands[0]).shape) - len(summed) - len(batch)
+    rows = len(aval_of(op.operands[0]).shape) - len(summed)
     shape = op.results[0].shape
-    ends = sorted({0, len(batch), len(batch) + rows, len(shape)})
-    return tuple(math.prod(shape[first:last]) for first, last in itertools.pairwise(ends))
+    parts = [dim if dim < len(batch) else -1 if dim < rows else -2 for dim in range(len(shape))]
+    return _collapsed(shape, parts, shard)
+
+
+def _collapsed(shape: Shape, parts: Sequence[int], shard: Shape) -> Shape:
+    """One dimension for each part, without those of which a device has one element."""
+    here = shard if len(shard) == len(shape) else shape  # else it was reshaped on the way
+    sizes: dict[int, int] = {}
+    for size, part, count in zip(shape, parts, here, strict=True):
+        if count > 1:
+            sizes[part] = sizes.get(part, 1) * size
+    return tuple(sizes.values())

@@ -36,9 +36,14 @@ def shard_count(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
+def shard_shape(shape: Sequence[int], layout: Layout, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """What one device holds of an array of `shape`."""
+    return tuple(size // shard_count(axes, sizes) for size, axes in zip(shape, layout, strict=True))
+
+
 def shard_elements(shape: Sequence[int], layout: Layout, sizes: Mapping[str, int]) -> int:
     """How many elements of an array of `shape` one device holds."""
-    return math.prod(size // shard_count(axes, sizes) for size, axes in zip(shape, layout, strict=True))
+    return math.prod(shard_shape(shape, layout, sizes))
 
 
 def divides(shape: Sequence[int], layout: Layout, sizes: Mapping[str, int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,18 +37,23 @@ class Array:
     """One layout of a value, as a device holds it.
 
     Attributes:
-        nbytes: on one device.
+        shape: on one device.
         value: what it is a layout of.
         home: where the value is laid out, if this is the layout that it was made in.
         shared: whether it lies in the memory of another array.
     """
 
-    nbytes: float
+    shape: tuple[int, ...]
     name: str
     source: str
     value: Value
     home: Home | None = None
     shared: bool = False
+
+    @property
+    def nbytes(self) -> float:
+        """On one device."""
+        return float(math.prod(self.shape) * self.value.itemsize)
 
     @property
     def own_bytes(self) -> float:

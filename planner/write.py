@@ -20,7 +20,7 @@ from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants, root_of
-from planner.layout import Layout, shard_count, shard_elements
+from planner.layout import Layout, shard_count, shard_shape
 from planner.opcost import fused_seconds, inner_collectives, whole_seconds
 from planner.program import Array, Collective, Fetch, Instruction, Program, Written
 from planner.rearrange import rearranged
@@ -95,12 +95,9 @@ class _Writer:
     def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
         """The value in the layout that it is made in."""
         home = self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
-        nbytes = self.local_bytes(value, self.assignment.home(value))
-        self.arrays[value] = Array(nbytes, name, source, value, home, shared)
+        shape = shard_shape(value.shape, self.assignment.home(value), self.sizes)
+        self.arrays[value] = Array(shape, name, source, value, home, shared)
         return self.arrays[value]
-
-    def local_bytes(self, value: Value, layout: Layout) -> float:
-        return float(shard_elements(value.shape, layout, self.sizes) * value.itemsize)
 
     def program(self, body: Body, inputs: Sequence[Array]) -> Program:
         lines = _Lines()
@@ -161,11 +158,11 @@ class _Writer:
         work = self.priced.work.get(op)
         seconds = self.op_seconds(op, work) if work is not None else 0.0
         reductions, halos = self.inner(op, count)
-        made = [Array(array.nbytes, op.name, op.source, array.value) for array in results] if reductions else results
+        made = [Array(array.shape, op.name, op.source, array.value) for array in results] if reductions else results
         fetched = list(fetched)
         for position in rearranged(op) if self.cost.backend == "cpu" else ():
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
-                copied = Array(array.nbytes, f"copy for {op.name}", op.source, array.value)
+                copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
@@ -176,7 +173,7 @@ class _Writer:
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
-            after = Array(collective.bytes, collective.kind, op.source, op.results[position])
+            after = Array(made[position].shape, collective.kind, op.source, op.results[position])
             after = results[position] if place >= last else after
             self.append(
                 lines, collective.kind, LIBRARY, (made[position],), (after,), op.source, count,
@@ -245,7 +242,7 @@ class _Writer:
         if scans:
             for position, array in enumerate(outputs):
                 if array is not None and position >= op.params["num_carry"]:
-                    written = Array(0.0, op.name, op.source, array.value)
+                    written = Array((0,), op.name, op.source, array.value)
                     self.append(lines, "dynamic_update_slice", STACKED, (array,), (written,), op.source, count)
                     outputs[position] = written
         program = self.closed(inputs, lines, outputs, op.source, count)
@@ -305,7 +302,7 @@ class _Writer:
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
         total = float(self.priced.resharder.seconds(move, larger, value.itemsize))
-        made = Array(self.local_bytes(value, move.layout), name, source, value)
+        made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
         if move.kind == "slice":
             seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
@@ -314,14 +311,14 @@ class _Writer:
         local = total - float(self.cost.exposed_seconds(move.kind, move.axes, larger))
         moved, rest = array, (count,)
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
-            moved = Array(array.nbytes, name, source, value)
+            moved = Array(array.shape, name, source, value)
             self.append(lines, "copy", REARRANGED, (array,), (moved,), source, *rest)
-        arrived = Array(made.nbytes, name, source, value) if moved is not array else made
+        arrived = Array(made.shape, name, source, value) if moved is not array else made
         self.append(
             lines, move.kind, LIBRARY, (moved,), (arrived,), source, count, seconds=local, collectives=(collective,)
         )
         if move.kind == "all-to-all" and arrived is not made:
-            joined = Array(made.nbytes, name, source, value)
+            joined = Array(made.shape, name, source, value)
             self.append(lines, "concatenate", LIBRARY, (arrived,), (joined,), source, count)
             arrived = joined
         if arrived is not made:

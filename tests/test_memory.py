@@ -126,7 +126,7 @@ def test_predicted_is_near_compiled(fn: Callable[..., Any]) -> None:
     assert 0.95 <= peak_of(fn, ARRAY) / compiled_peak_of(fn, ARRAY) <= 1.55
 
 
-BATCHED = (16, 256, 256)
+BATCHED, THIN, FLAT = (16, 256, 256), (16, 1, 256, 256), (1, 4096, 256)
 ROWS, COLUMN = (256, 256), (256, 1)
 
 
@@ -141,11 +141,32 @@ ROWS, COLUMN = (256, 256), (256, 1)
         (lambda x, w, v: ((x @ w) * jnp.sort(x)) @ v, (BATCHED, ROWS, COLUMN)),
         (lambda x, w: jnp.tanh(x @ w), (BATCHED, ROWS)),
         (lambda x: jnp.sort(jnp.tanh(jnp.sort(x)).reshape(BATCHED), axis=0)[0], ((4096, 256),)),
+        (lambda x, w, v: jnp.tanh(x @ w) @ v, (THIN, ROWS, COLUMN)),
+        (lambda x, w: jax.nn.softmax(x @ w), (THIN, ROWS)),
+        (lambda x, w: jax.nn.softmax(x @ w), (FLAT, ROWS)),
     ],
-    ids=["both alike", "batches", "to a product", "to two", "from a product", "mixed", "to the result", "reshaped"],
-)
+    ids=[
+        "both alike", "batches", "to a product", "to two", "from a product", "mixed", "to the result", "reshaped",
+        "thin and alike", "thin", "flat",
+    ],
+)  # fmt: skip
 def test_a_loop_takes_no_memory_that_a_contraction_has_in_another_shape(fn: Callable[..., Any], shapes: Any) -> None:
     assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "split", [P(None, ("x", "y")), P(("x", "y")), P("x", "y"), P()], ids=["heads", "batch", "both", "neither"]
+)
+def test_attention_by_heads(split: PartitionSpec) -> None:
+    """Of one head and several sequences on each device, the contractions leave out the heads and the rest does not."""
+    args = (S((8, 8, 128, 64), jnp.float32),) * 2
+    mesh = device_mesh(x=2, y=4)
+    planned = plan(
+        lambda q, k: jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2)), args, mesh, in_specs=split, out_specs=split
+    )
+    found = planned.jit().lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert planned.prediction.peak_bytes == pytest.approx(compiled, rel=0.01)
 
 
 def compiled_peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], **options: Any) -> float:
