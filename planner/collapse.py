@@ -1,4 +1,4 @@
-"""In which shapes XLA's CPU compiler keeps arrays: contractions read and write no more than batch, rows and columns.
+"""In which shapes XLA's CPU compiler keeps arrays: contractions read and write rows and columns, beside the batch.
 
 Dimensions that play the same part in a contraction are collapsed into one (openxla/xla: dot_decomposer.cc), and what is
 computed element by element from such arrays alone is computed in that shape (reshape_mover.cc). A loop that meets two

@@ -55,7 +55,7 @@ class Peak:
         nbytes: bytes per device at that point.
         time: the program point.
         source: the user's line there.
-        largest: what is alive there, largest first.
+        largest: what is in memory there, largest first; results to come too, temporaries in idle memory not.
     """
 
     nbytes: float

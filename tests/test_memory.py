@@ -53,7 +53,7 @@ def test_the_peak_is_where_most_is_alive(arrays: list[Allocation]) -> None:
 
 
 def test_temporaries_lie_in_memory_that_is_idle_for_as_long_as_they_live() -> None:
-    """The largest first, of several as large the first of the list; the third would fit if the second had not come."""
+    """The largest first, of several as large the first of the list: "apart" would lie in y, were it not for "in y"."""
     arrays = [
         Allocation(8.0, 0, 9, "x", role="argument", idle=range(3, 6)),
         Allocation(6.0, 9, 9, "y", role="result", idle=range(9)),

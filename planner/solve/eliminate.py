@@ -24,7 +24,7 @@ TOTAL_ENTRIES = 60_000_000
 """All tables of one elimination together: about a second."""
 
 SOON_ENTRIES = TOTAL_ENTRIES // 10
-"""As many where a bound has not been tried yet, which often takes less time and leaves less to eliminate."""
+"""As many before a bound is raised, which often takes less time than larger tables and leaves smaller ones."""
 
 CHAIN_ENTRIES = 300_000
 """The largest table for folding a node between two neighbours: about a millisecond."""
