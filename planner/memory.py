@@ -129,8 +129,8 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
 def with_memory_of_their_own(allocations: Sequence[Allocation]) -> list[Allocation]:
     """The allocations without the temporaries that lie in memory which others leave idle.
 
-    The largest comes first, of several the one that is made first, and each goes into the smallest memory that is idle
-    for as long as it lives (openxla/xla: xla/service/buffer_assignment.cc).
+    The largest comes first, of several as large the first of the list, and each goes into the smallest memory that is
+    idle for as long as it lives (openxla/xla: xla/service/buffer_assignment.cc).
     """
     hosts = sorted((one for one in allocations if one.idle for _ in range(one.alike)), key=lambda one: one.each_bytes)
     sizes = [one.each_bytes for one in hosts]
