@@ -130,10 +130,12 @@ class _Clock:
         found.lines[self.time] = root.source
         for index in kernel.members:
             found.starts.setdefault(instructions[index], self.time)
+        alive = dict.fromkeys((*reads, *root.results))
         for position, result in enumerate(root.results):
             shared = taken_over(root, position, result, free)
             if shared is not None:
-                del free[shared]
+                del free[shared], alive[shared]
+                self.ends[shared] = max(self.time, self.born.get(shared, 0))
                 if shared.shared:  # what a loop goes on from stays where it is
                     continue
             self.born[result] = self.time + (shared is not None)
@@ -143,7 +145,7 @@ class _Clock:
         for body in root.bodies:
             self.run(body)
         self.time += 2 * bool(root.bodies)
-        for array in (*reads, *root.results):
+        for array in alive:
             self.ends[array] = max(self.ends.get(array, 0), self.time, self.born.get(array, 0))
 
     def finish(self, program: Program, donors: Sequence[int | None]) -> Timeline:

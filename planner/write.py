@@ -221,11 +221,13 @@ class _Writer:
                 made = {self.assignment.home(value): array}
                 self.hoisted[value] = _Hoisted(lines, count, inner, made, copies)
             bodies.append(self.inside(op, body, each, inner))
+        stacked = results[len(carry) :] if op.primitive is jex_primitives.scan_p else ()
+        blank = [Array(array.shape, array.name, op.source, array.value) for array in stacked]
+        lines.instructions += (Instruction("empty", LIBRARY, (), (array,), op.source, count) for array in blank)
         entering = [array for array in operands if array is not None]
-        shares = tuple(
-            entering.index(operand) if place < len(carry) and (operand := operands[carry[place]]) else None
-            for place in range(len(results))
-        )
+        entering += blank
+        taken = [*(operands[place] for place in carry), *blank]
+        shares = tuple(entering.index(operand) if operand is not None else None for operand in taken)
         self.append(
             lines, op.name, LIBRARY, [*entering, *dict.fromkeys(copies)], results, op.source, count,
             shares=shares, bodies=tuple(bodies), op=op,
