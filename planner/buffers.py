@@ -134,7 +134,7 @@ class _Clock:
         for position, result in enumerate(root.results):
             shared = taken_over(root, position, result, free)
             if shared is not None:
-                del free[shared], alive[shared]
+                del free[shared], alive[shared]  # its memory is the result's as soon as a loop begins
                 self.ends[shared] = max(self.time, self.born.get(shared, 0))
                 if shared.shared:  # what a loop goes on from stays where it is
                     continue

@@ -208,7 +208,10 @@ class _Writer:
         return op_scratch_bytes(member, self.assignment.strategy(index), self.cost)
 
     def loop(self, op: Op, operands: Sequence[Array | None], count: float, lines: _Lines) -> None:
-        """A loop or branch; what enters it shares the memory of its operand, and what is stacked that of its result."""
+        """A loop or branch; what enters it shares the memory of its operand.
+
+        What goes round and what is stacked goes on in the memory of the operand, or of an array that is empty before.
+        """
         loops = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
         each = count * op.trips if loops else count / len(op.bodies)
         carry = _carry(op, len(operands))
@@ -222,11 +225,10 @@ class _Writer:
                 self.hoisted[value] = _Hoisted(lines, count, inner, made, copies)
             bodies.append(self.inside(op, body, each, inner))
         stacked = results[len(carry) :] if op.primitive is jex_primitives.scan_p else ()
-        blank = [Array(array.shape, array.name, op.source, array.value) for array in stacked]
-        lines.instructions += (Instruction("empty", LIBRARY, (), (array,), op.source, count) for array in blank)
-        entering = [array for array in operands if array is not None]
-        entering += blank
-        taken = [*(operands[place] for place in carry), *blank]
+        empty = [replace(array) for array in stacked]
+        lines.instructions += (Instruction("empty", LIBRARY, (), (array,), op.source, count) for array in empty)
+        entering = [array for array in (*operands, *empty) if array is not None]
+        taken = [*(operands[place] for place in carry), *empty]
         shares = tuple(entering.index(operand) if operand is not None else None for operand in taken)
         self.append(
             lines, op.name, LIBRARY, [*entering, *dict.fromkeys(copies)], results, op.source, count,

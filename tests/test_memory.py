@@ -230,6 +230,26 @@ def test_what_goes_round_a_loop_is_updated_in_place(step: Callable[[jax.Array], 
     assert peak_of(fn, ARRAY) == pytest.approx(compiled_peak_of(fn, ARRAY), rel=0.01)
 
 
+def test_a_loop_goes_on_in_the_memory_of_what_was_made_for_it() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        y = lax.fori_loop(0, 4, lambda _, u: jnp.sort(u, axis=1), jnp.sort(x, axis=0))
+        return jnp.sort(y, axis=0)
+
+    assert peak_of(fn, ARRAY) == pytest.approx(3 * MIB, rel=0.01)
+    assert peak_of(fn, ARRAY) == pytest.approx(compiled_peak_of(fn, ARRAY), rel=0.01)
+
+
+def test_what_a_scan_stacks_has_memory_before_it_begins() -> None:
+    """Beside two arrays of four, the argument and a copy of it: those of three that the scan will fill."""
+
+    def fn(x: jax.Array) -> jax.Array:
+        wide = jnp.sort(x @ jnp.concatenate([x] * 4, axis=1), axis=0)
+        _, stacked = lax.scan(lambda u, _: (jnp.sort(u * wide[0, 0], axis=1), u), x, None, length=3)
+        return jnp.sum(stacked, axis=0)
+
+    assert peak_of(fn, (512, 512)) == pytest.approx(compiled_peak_of(fn, (512, 512)), rel=0.01)
+
+
 def test_shards_count_as_what_they_are() -> None:
     rows = P("x")
     options: dict[str, Any] = {"in_specs": rows, "out_specs": rows, "mesh": EIGHT}
