@@ -36,6 +36,7 @@ ROUNDS = 5
 # of waking threads and of the short loop's time are lost in it.
 LOOP_SECONDS = 0.01
 LOOP_RATIO = 3
+LOOP_GUESSES = 3  # What a short loop tells of a small operation is mostly noise.
 SHORT_LOOP, LONGEST_LOOP = 4, 2000
 CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 """Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
@@ -225,8 +226,10 @@ def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[],
             return taken[0], difference if difference > 0 else taken[1] / length
 
         per_step(2)
-        short, repeated = per_step(SHORT_LOOP)
-        length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+        length = SHORT_LOOP
+        for _ in range(LOOP_GUESSES):
+            short, repeated = per_step(length)
+            length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
         return lambda: per_step(length)[1]
 
     return compiled

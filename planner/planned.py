@@ -23,6 +23,7 @@ from planner.mesh import auto_mesh, mesh_choices
 from planner.perfetto import memory_curve, trace_json
 from planner.predict import Prediction
 from planner.problem import Problem
+from planner.reshard import Resharder
 from planner.serialize import from_json, to_json
 from planner.solve import Progress
 from planner.specs import Request
@@ -177,13 +178,14 @@ class Plan:
         }
 
     def repriced(self, cost_model: CostModel) -> Plan:
-        """The same layouts at another profile's prices: what the plan takes on other devices, or by newer figures.
+        """The same program at another profile's prices: what the plan takes on other devices, or by newer figures.
 
         Raises:
             ValueError: the profile has fewer devices than the mesh.
         """
         mesh = next(mesh_choices(self.mesh, cost_model))
         priced = build(self.choice.priced.graph, self.choice.request, mesh)
+        priced = replace(priced, resharder=Resharder(priced.cost, guide=self.choice.priced.resharder))
         choice = given(priced, self.choice.assignment.picks, self.choice.request, "given", 0.0, mesh)
         return replace(self, choice=choice)
 

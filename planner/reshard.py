@@ -181,8 +181,13 @@ def _strides(layout: Layout, sizes: Mapping[str, int]) -> dict[str, tuple[int, i
 class Resharder:
     """Prices changes of layout on one mesh, and picks the chain; remembers what it has computed."""
 
-    def __init__(self, cost: MeshCost):
+    def __init__(self, cost: MeshCost, guide: Resharder | None = None):
+        """
+        Args:
+            guide: picks the chains, by its own prices: that of a program which is there and is priced anew.
+        """
         self.cost = cost
+        self._guide = guide
         self.mesh: Mesh = tuple(cost.axis_sizes.items())
         self.transposes = cost.backend == "cpu"
         """Whether gathering along another dimension than the outermost does."""
@@ -191,7 +196,9 @@ class Resharder:
         self._matrices: dict[object, np.ndarray] = {}
 
     def path(self, shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> tuple[Step, ...]:
-        """The cheapest chain of steps from `source` to `target`."""
+        """The cheapest chain of steps from `source` to `target`, or the one that the guide takes."""
+        if self._guide is not None:
+            return self._guide.path(shape, itemsize, source, target)
         key = (shape, itemsize, source, target)
         if key not in self._paths:
             nbytes = math.prod(shape) * itemsize

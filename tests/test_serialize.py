@@ -50,6 +50,17 @@ def test_layouts_have_another_price_on_other_devices() -> None:
         assert elsewhere.prediction.step_seconds < here.prediction.step_seconds
 
 
+def test_a_plan_priced_anew_is_the_same_program() -> None:
+    """What is exchanged here would be gathered by a plan that is made for other devices."""
+    mesh, args, there = AbstractMesh((8,), ("x",)), (floats(512, 1024),), CostModel(preset("h100-dgx:1"))
+    here = plan(jnp.sin, args, mesh, in_specs=P(None, "x"), out_specs=P())
+    made_there = Plan.from_json(here.to_json(), jnp.sin, args, mesh, cost_model=there)
+    steps = [each.kind for each in here.prediction.collectives]
+    assert steps == ["all-to-all", "all-gather"]
+    assert [each.kind for each in here.repriced(there).prediction.collectives] == steps
+    assert [each.kind for each in made_there.prediction.collectives] == ["all-gather", "all-gather"]
+
+
 def test_what_was_asked_for_is_read_back() -> None:
     specs: dict[str, Any] = {"in_specs": ({"w": P(None, ("x", "y")), "b": None}, P("x")), "out_specs": (P("y"), None)}
     written = plan(layer, ARGS, MESH, donate_argnums=1, **specs)
