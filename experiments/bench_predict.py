@@ -43,7 +43,7 @@ ABOUT = f"""## Predicted against measured step times
 calibrates the devices and plans, then times probes and programs one among the other in {TURNS} turns; predicted is by
 the profile of all turns' medians. The error is |predicted − measured| / measured of the medians, off the median of
 predicted / measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and
-35 % at the 90th percentile; within each workload a rank correlation of 0.95. What the machine repeats is the rank
+35 % at the 90th percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank
 correlation of the first half of the calls with the second: no prediction ranks programs more surely than the clock.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
