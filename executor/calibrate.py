@@ -56,7 +56,7 @@ def calibrate(
     matrix_types: Sequence[str] = probes.MATRIX_TYPES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in about five minutes for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about eight minutes for eight CPU devices, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
@@ -197,7 +197,7 @@ def _group_sizes(device_count: int) -> list[int]:
 
 
 def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
-    """Compiles, and then times one repetition in a loop on all devices; the arrays are made anew each time."""
+    """Compiles, and then times a step in a loop on all devices, by repetition; the arrays are made anew each time."""
     mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
     split = PartitionSpec(("groups", "group"))
 
@@ -215,7 +215,7 @@ def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[],
         )
 
         def per_step(length: int) -> tuple[float, float]:
-            """Seconds of one repetition alone, and of one among so many."""
+            """Seconds of one step alone, and of one among so many."""
             arrays, taken = jax.block_until_ready(make()), []
             for count in (1, length):
                 start = time.perf_counter()
@@ -230,7 +230,7 @@ def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[],
         for _ in range(LOOP_GUESSES):
             short, repeated = per_step(length)
             length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
-        return lambda: per_step(length)[1]
+        return lambda: per_step(length)[1] / probe.repetitions
 
     return compiled
 

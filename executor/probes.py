@@ -28,6 +28,8 @@ TRANSPOSED = "gradient of weights"
 PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
 """Of a layer in training; in the last the left operand is transposed."""
 MATRIX_TYPES = ("float32", "bfloat16")
+KEPT_BYTES, MOST_KEPT = 2**24, 16
+"""Of the operands, on each device, that a product's probe goes through, and at most how many they are."""
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
@@ -47,7 +49,8 @@ ALL_TO_ALL_ROWS, ALL_TO_ALL_COLUMNS = 64, 16
 class LoopProbe:
     """`step` maps a device's arrays, of these shapes and this type and first value, to arrays like them.
 
-    Collectives join groups of `group_size` devices along the mesh axis "group".
+    Collectives join groups of `group_size` devices along the mesh axis "group". What is timed is in it so many
+    `repetitions`.
     """
 
     step: Callable[..., Arrays]
@@ -55,6 +58,7 @@ class LoopProbe:
     dtype: str = "float32"
     value: float = 1.0
     group_size: int = 1
+    repetitions: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,27 @@ class CallProbe:
 
 
 def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> LoopProbe:
-    """One of the `PRODUCTS` of a layer; an element of it goes into an operand, so that it is done each time."""
+    """One of the `PRODUCTS` of a layer; an element of it goes into an operand, so that it is done each time.
+
+    The other operand is a different one each time, and cold: in a program, weights and what was kept for the gradient
+    were last read a step, or many layers, ago.
+    """
     rows, inputs, outputs = layer
     multiply: Callable[[jax.Array, jax.Array], jax.Array]
-    multiply, left, right = {
+    multiply, new, kept = {
         "results": (lambda x, weights: x @ weights, (rows, inputs), (inputs, outputs)),
         "gradient of inputs": (lambda dy, weights: dy @ weights.T, (rows, outputs), (inputs, outputs)),
-        TRANSPOSED: (lambda x, dy: x.T @ dy, (rows, inputs), (rows, outputs)),
+        TRANSPOSED: (lambda dy, x: x.T @ dy, (rows, outputs), (rows, inputs)),
     }[product]
     inner = product_sizes(product, layer)[1]
+    count = max(1, min(MOST_KEPT, KEPT_BYTES // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
 
-    def step(x: jax.Array, y: jax.Array) -> Arrays:
-        return x.at[0, 0].set(multiply(x, y)[opaque_zero(x[0]), 0] / inner), y
+    def step(y: jax.Array, *arrays: jax.Array) -> Arrays:
+        for array in arrays:
+            y = y.at[0, 0].set(multiply(y, array)[opaque_zero(y[0]), 0] / inner)
+        return y, *arrays
 
-    return LoopProbe(step, (left, right), dtype)
+    return LoopProbe(step, (new, *[kept] * count), dtype, repetitions=count)
 
 
 def product_sizes(product: str, layer: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -1,10 +1,14 @@
 """Calibration of the devices at hand, at its smallest."""
 
+import math
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel
+from executor import probes
 from executor.calibrate import calibrate
 
 
@@ -51,3 +55,34 @@ def test_progress_reaches_its_total(model: CostModel, seen: list[tuple[int, int]
 def test_without_a_type_of_matrices_there_is_no_rate() -> None:
     with pytest.raises(ValueError, match="matrix_types names none"):
         calibrate(jax.devices()[:2], matrix_types=())
+
+
+@pytest.mark.parametrize("product", probes.PRODUCTS)
+@pytest.mark.parametrize("layer", probes.LAYERS)
+@pytest.mark.parametrize("dtype", probes.MATRIX_TYPES)
+def test_products_go_through_cold_operands(product: str, layer: tuple[int, int, int], dtype: str) -> None:
+    """Together more than a core's caches hold, unless they are so small that they count for little."""
+    new, *kept = (jax.ShapeDtypeStruct(shape, dtype) for shape in probes.product_probe(product, layer, dtype).shapes)
+    assert len(kept) == probes.MOST_KEPT or sum(array.nbytes for array in kept) > probes.KEPT_BYTES / 2
+
+
+@pytest.mark.parametrize("product", probes.PRODUCTS)
+def test_a_step_of_products_is_so_many_repetitions(product: str) -> None:
+    layer = (16, 512, 512)
+    probe = probes.product_probe(product, layer, "float32")
+    arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in probe.shapes]
+    products = str(jax.make_jaxpr(probe.step)(*arrays)).count("dot_general")
+    assert products == probe.repetitions == len(arrays) - 1
+    results = jax.jit(probe.step)(*(jnp.ones(array.shape) for array in arrays))
+    assert [result.shape for result in results] == [array.shape for array in arrays]
+    assert math.isclose(float(results[0][0, 0]), 1.0)
+
+
+def test_products_multiply_what_a_layer_does() -> None:
+    """By the sizes of the contraction: rows, contracted and columns are those the cost is fitted to."""
+    for product in probes.PRODUCTS:
+        probe = probes.product_probe(product, (64, 1024, 256), "float32")
+        jaxpr = jax.make_jaxpr(probe.step)(*(jax.ShapeDtypeStruct(shape, "float32") for shape in probe.shapes))
+        made = next(eqn.outvars[0].aval for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general")
+        rows, _, columns = probes.product_sizes(product, (64, 1024, 256))
+        assert made.shape == (rows, columns)
