@@ -129,10 +129,15 @@ class MeshCost:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, elements, crowding)
 
-    def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int) -> np.ndarray:
-        """Seconds of copying so many bytes on one device with their elements in another order."""
+    def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int, stride_bytes: ArrayLike) -> np.ndarray:
+        """Seconds of copying so many bytes on one device with their elements in another order.
+
+        Args:
+            stride_bytes: see `Device.rearranging_seconds`.
+        """
         moved = np.asarray(nbytes)
-        return self.compute_seconds(0.0, 2 * moved, "float32", {"rearrange": moved / itemsize})
+        each = self.device.rearranging_seconds(stride_bytes, itemsize)
+        return self.device.memory_seconds(2 * moved) + moved / itemsize * each
 
     def matmul_seconds(
         self,

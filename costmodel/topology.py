@@ -34,8 +34,13 @@ _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "uint8": (("int8", 1.0), ("float32", 1.0)),
 }
 
+REARRANGING = ("rearrange rows", "rearrange", "rearrange by 1 KiB", "rearrange by 2 KiB", "rearrange by 4 KiB")
+"""Copies in another order of dimensions: of rows that stay whole; of elements; and of elements that lie so far apart,
+or an odd multiple of that (of 4 KiB, any). A cache has few places for what lies a large power of two apart (in an L1
+of 64 sets of 64 bytes, addresses 4 KiB apart share one), and reads each element's line anew."""
+
 ELEMENT_CLASSES = (
-    "exponential", "sine", "power", "sum along rows", "sum along columns", "rearrange", "gather", "scatter", "sort",
+    "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, "gather", "scatter", "sort",
     "cumulative", "window", "window gradient", "random", "concatenate", "pad",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
@@ -99,6 +104,22 @@ class Device:
         sizes = np.array([sample.nbytes for sample in self.memory_curve])
         rates = sizes / np.array([sample.seconds for sample in self.memory_curve])
         return total / np.exp(np.interp(np.log(np.maximum(1.0, crowding * total)), np.log(sizes), np.log(rates)))
+
+    def rearranging_seconds(self, stride_bytes: ArrayLike, itemsize: int) -> np.ndarray:
+        """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING`.
+
+        Args:
+            stride_bytes: from each element to the one that it comes to lie before, where they lie now; `itemsize` where
+                that is its neighbour already, so that rows stay whole.
+
+        >>> slow = Device("d", {"float32": 1e9}, 1e9, 1e9, 0.0, {"rearrange": 3e-9, "rearrange by 2 KiB": 9e-9})
+        >>> [float(slow.rearranging_seconds(stride, 4)) for stride in (4, 1280, 6144)]
+        [0.0, 3e-09, 9e-09]
+        """
+        strides = np.rint(stride_bytes).astype(np.int64)
+        power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
+        place = np.where(strides <= itemsize, 0, np.clip(power - 8, 1, 4)).astype(int)
+        return np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])[place]
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""

@@ -7,6 +7,7 @@ memory. Probes take turns over several rounds and the median of each counts, as 
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -98,6 +99,7 @@ class Calibration:
             raise ValueError("matrix_types names none; give one at least, such as 'float32'")
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
+        self._turned = {name: probes.turning_probe(shape) for name, shape in probes.TURNED.items()}
         self._products = {
             (product, layer, dtype): probes.product_probe(product, layer, dtype)
             for layer in probes.LAYERS
@@ -126,7 +128,7 @@ class Calibration:
 
     @property
     def _loops(self) -> list[LoopProbe]:
-        kinds = (self._arrays, self._products, self._collectives, self._waits)
+        kinds = (self._arrays, self._turned, self._products, self._collectives, self._waits)
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -164,6 +166,7 @@ class Calibration:
         seconds = (float(np.median(samples)) for samples in rounds)
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
+        turned = {name: next(seconds) - launch for name in self._turned}
         products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
         waits = {name: np.array(next(rounds)) for name in self._waits}
@@ -184,6 +187,7 @@ class Calibration:
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
             transposed_matmul={dtype: curve.shape for dtype, curve in transposed.items()},
         )
+        bare = replace(bare, element_seconds={name: _turning_seconds(bare, name, turned[name]) for name in turned})
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
         topology = replace(_topology(self._devices, device, fits), skew_seconds=_skew(waits, fits))
@@ -277,7 +281,10 @@ class _TimedCalls:
         convolution = self.net("convolution") / self.probes["convolution"].elements
         return replace(
             self.bare,
-            element_seconds={name: self.each(name) for name in ELEMENT_CLASSES},
+            element_seconds={
+                name: self.each(name) if name in self.probes else self.bare.element_seconds[name]
+                for name in ELEMENT_CLASSES
+            },
             convolution_slowdown=max(1.0, convolution / float(product)),
             call=self.cost,
         )
@@ -311,6 +318,12 @@ def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySam
         MemorySample(2.0 * nbytes, float(taken))
         for nbytes, taken in zip(arrays, np.maximum.accumulate(seconds), strict=True)
     )
+
+
+def _turning_seconds(device: Device, name: str, taken: float) -> float:
+    """Of an element, beside its way through memory; rearranging takes no less than moving, whatever the noise says."""
+    elements = math.prod(probes.TURNED[name])
+    return max(0.0, taken - float(device.memory_seconds(8.0 * elements))) / elements
 
 
 def _matmul_curves(

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from costmodel.topology import REARRANGING
+
 Arrays = tuple[jax.Array, ...]
 
 LAYERS = (
@@ -35,6 +37,8 @@ MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
 ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
 """Of the arrays, on each device, that tell the rates of caches and memory."""
+TURNED = dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True))
+"""For each class of rearranging, the shape of an array of about a megabyte that is turned round."""
 STREAMED, ROWS, COLUMNS = 4, 256, 1024
 """How many arrays a call goes through, and their shape on each device: 4 MiB together."""
 FRESH_BYTES = 40 * 2**20
@@ -128,6 +132,12 @@ def memory_probe(nbytes: int) -> LoopProbe:
     return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
 
 
+def turning_probe(shape: tuple[int, ...]) -> LoopProbe:
+    """An array read with its first two dimensions the other way round, and written: of two, elements that lie a row
+    apart become neighbours."""
+    return LoopProbe(lambda x: ((0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape),), (shape,))
+
+
 def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
     """The collective, followed by what little brings its result back to the shape of its operand.
 
@@ -177,7 +187,7 @@ def opaque_zero(x: jax.Array) -> jax.Array:
 
 
 def call_probes() -> dict[str, CallProbe]:
-    """Calls of nothing, of many arrays, of fresh memory; and one for each class of `costmodel.ELEMENT_CLASSES`."""
+    """Calls of nothing, of many arrays, of fresh memory; and one for each class of elements but `TURNED`."""
     # The smallest is large enough to be handed to the devices' threads, as whole programs are.
     tiny, stream = (4096,), (ROWS, COLUMNS)
     count = STREAMED * ROWS * COLUMNS
@@ -220,7 +230,6 @@ def call_probes() -> dict[str, CallProbe]:
         "sum along columns": CallProbe(each(lambda x: x.sum(0)), stream, STREAMED, count, kept=True),
         "concatenate": CallProbe(each(joined), stream, STREAMED, 2 * count),
         "pad": CallProbe(each(padded), stream, STREAMED, 2 * count),
-        "rearrange": CallProbe(each(lambda x: 0.5 * x.T), (ROWS * 2, ROWS * 2), STREAMED, count),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
         "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), (8, COLUMNS), 1, 8 * COLUMNS * 10),

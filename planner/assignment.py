@@ -65,8 +65,8 @@ class Assignment:
         for use in uses:
             if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
                 self.route(use, value, copies, lambda _, step: steps.append(step))
-        each = (resharder.seconds(step, value.nbytes / step.shards, value.itemsize) for step in steps)
-        return reshards(uses[0], self.priced.decisions, self.priced.cost) * float(sum(each))
+        each = (resharder.seconds(step, value.shape, value.itemsize) for step in steps)
+        return reshards(uses[0], self.priced.decisions, self.priced.cost) * sum(each)
 
     def route(self, use: Use, value: Value, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
         """A value in the layout that the use wants, resharded step by step from a copy that is there.

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import Member
-from planner.graph import Op, Value, aval_of
+from planner.graph import Atom, Op, Value, aval_of
 from planner.layout import Layout, shard_count
 from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy
@@ -41,20 +41,25 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
         seconds = _product_seconds(cost, op, work, rows, inner, columns, work.flops / shards, moved)
-        for position in work.rearranged:
-            nbytes = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
-            seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(op.operands[position]).dtype.itemsize)
+        for position, dim in work.rearranged.items():
+            operand, dims = op.operands[position], member.dims(rule.operands[position])
+            nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
+            seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(operand).dtype.itemsize, stride)
         return seconds
     seconds = cost.compute_seconds(
         work.flops / shards, moved, work.dtype, _divided(work.elements, shards), work.crowding
     )
+    if work.turned is not None:
+        stride = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
+        seconds = seconds + _turning_seconds(cost, op, stride) / shards
     return seconds + _launch_seconds(cost, work)
 
 
 def member_work(member: Member, work: Work) -> tuple[object, ...]:
     """What the seconds of an op follow from, beside its node's strategies: ops for which it is equal cost alike."""
     op, rule = member.op, member.rule
-    operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged)]
+    turned = () if work.turned is None else (0,)
+    operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged, *turned)]
     results = [(p, op.results[p], rule.results[p]) for p in work.writes]
     arrays = tuple(
         (position, value.shape, value.itemsize, member.dims(dims))
@@ -62,33 +67,48 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
         if isinstance(value, Value)
     )
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
-    counts = (len(work.reads), len(work.rearranged), work.flops, work.crowding, *sorted(work.elements.items()))
+    counts = (len(work.reads), *work.rearranged.values(), work.turned, work.flops, work.crowding)
     product = work.matmul, work.transposed, sides
-    return op.name, work.dtype, member.factors, arrays, product, counts
+    return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
-    return cost.compute_seconds(
+    seconds = cost.compute_seconds(
         work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards), work.crowding
     )
+    return seconds + _turning_seconds(cost, op, _whole_stride(op, work)) / shards
 
 
 def fused_work(op: Op, work: Work) -> tuple[object, ...]:
     """What the seconds of an op that runs in another's loop follow from, beside the parts that it is split into."""
-    return work.flops, _bytes_moved(op, work), work.dtype, work.crowding, *sorted(work.elements.items())
+    stride = _whole_stride(op, work)
+    return work.flops, _bytes_moved(op, work), work.dtype, work.crowding, stride, *sorted(work.elements.items())
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:
         seconds = float(_product_seconds(cost, op, work, *work.matmul, work.flops, _bytes_moved(op, work)))
-        for position in work.rearranged:
+        for position, dim in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
-                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize))
+                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, _stride(atom, dim)))
         return seconds
     total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements, work.crowding)
-    return float(total) + _launch_seconds(cost, work)
+    return float(total + _turning_seconds(cost, op, _whole_stride(op, work))) + _launch_seconds(cost, work)
+
+
+def _turning_seconds(cost: MeshCost, op: Op, stride: Amount | None) -> Amount:
+    """Seconds of the whole of a transposition, beside moving its elements; other ops turn nothing."""
+    if stride is None:
+        return 0.0
+    result = op.results[0]
+    return math.prod(result.shape) * cost.device.rearranging_seconds(stride, result.itemsize)
+
+
+def _whole_stride(op: Op, work: Work) -> float | None:
+    """In which a transposition reads the whole of its operand; None for other ops."""
+    return None if work.turned is None else float(_stride(op.operands[0], work.turned))
 
 
 def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, np.ndarray]:
@@ -182,3 +202,15 @@ def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
     assert isinstance(value, Value)
     factors = [factor for dim in dims for factor in dim]
     return value.nbytes / counts[:, factors].prod(axis=1)
+
+
+def _local_stride(atom: Atom, dims: Dims, dim: int, counts: np.ndarray) -> np.ndarray:
+    """`[S]` bytes from one element to the next along a dimension."""
+    factors = [factor for behind in dims[dim + 1 :] for factor in behind]
+    return _stride(atom, dim) / counts[:, factors].prod(axis=1)
+
+
+def _stride(atom: Atom, dim: int) -> int:
+    """Bytes from one element of the whole array to the next along a dimension."""
+    itemsize = atom.itemsize if isinstance(atom, Value) else aval_of(atom).dtype.itemsize
+    return math.prod(aval_of(atom).shape[dim + 1 :]) * itemsize

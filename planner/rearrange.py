@@ -6,42 +6,49 @@ first and the features last (xla/service/cpu/conv_canonicalization.cc), and roll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from planner.fusion import joined_apart
 from planner.graph import Op, aval_of
 
 
-def rearranged(op: Op) -> tuple[int, ...]:
-    """The positions of those operands."""
+def rearranged(op: Op) -> Mapping[int, int]:
+    """The positions of those operands, each with the dimension that the copy has innermost."""
     if op.name == "dot_general":
         (contracted, batch) = op.params["dimension_numbers"]
-        return tuple(
-            position
+        orders = {
+            position: _dot_order(len(aval_of(op.operands[position]).shape), summed, batched, position)
             for position, (summed, batched) in enumerate(zip(contracted, batch, strict=True))
-            if _dot_rearranges(aval_of(op.operands[position]).shape, summed, batched, position)
-        )
-    if op.name == "conv_general_dilated":
+        }
+    elif op.name == "conv_general_dilated":
         numbers = op.params["dimension_numbers"]
-        wanted = (
-            (numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]),
-            (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0]),
-        )
-        return tuple(
-            position for position, order in enumerate(wanted) if _moves(order, aval_of(op.operands[position]).shape)
-        )
-    if op.name == "roll" and joined_apart(op):
-        return (0,)
-    return ()
+        orders = {
+            0: (numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]),
+            1: (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0]),
+        }
+    elif op.name == "roll" and joined_apart(op):
+        return {0: len(aval_of(op.operands[0]).shape) - 1}
+    else:
+        return {}
+    return {
+        position: order[-1] for position, order in orders.items() if _moves(order, aval_of(op.operands[position]).shape)
+    }
 
 
-def _dot_rearranges(shape: Sequence[int], summed: Sequence[int], batched: Sequence[int], position: int) -> bool:
-    """Whether an operand is not as DotDecomposer has it: batch, rows, contracted; or batch, contracted, columns."""
-    free = [dim for dim in range(len(shape)) if dim not in (*summed, *batched)]
+def innermost(op: Op) -> int | None:
+    """The dimension of a transposition's operand that its result has innermost; None for other ops."""
+    return int(op.params["permutation"][-1]) if op.name == "transpose" else None
+
+
+def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], position: int) -> Sequence[int]:
+    """The dimensions of an operand as DotDecomposer has them: batch, rows, contracted; or batch, contracted, columns.
+
+    Of one contracted and one other dimension, those behind the batch may lie either way round.
+    """
+    free = [dim for dim in range(rank) if dim not in (*summed, *batched)]
     if len(summed) == 1 and len(free) <= 1 and tuple(batched) == tuple(range(len(batched))):
-        return False
-    order = (*batched, *free, *summed) if position == 0 else (*batched, *summed, *free)
-    return _moves(order, shape)
+        return range(rank)
+    return (*batched, *free, *summed) if position == 0 else (*batched, *summed, *free)
 
 
 def _moves(order: Sequence[int], shape: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.model import MeshCost
 from planner.layout import Layout, axes_of, divides, shard_count
@@ -31,14 +32,17 @@ class Step:
         axes: the mesh axes that the collective runs over; empty for a slice.
         layout: the layout after it.
         shards: into how many parts the side of which a device holds more is split; for a slice, the result.
-        strided: whether an all-gather interleaves what it gathers, which takes copies on some backends.
+        strided: whether an all-gather interleaves what it gathers, which takes copies on some backends: of rows, or of
+            elements where it is along the innermost dimension.
+        columns: into how many parts the innermost dimension is split afterwards.
     """
 
     kind: StepKind
     axes: tuple[str, ...]
     layout: Layout
     shards: int
-    strided: bool = False
+    strided: Literal["rows", "elements"] | None = None
+    columns: int = 1
 
 
 def chains(
@@ -77,9 +81,12 @@ class _Walk:
             before = self.visited.index(layout)
             del self.visited[before + 1 :], self.steps[before:]
         else:
-            strided = kind == "all-gather" and layout[0] == self.layout[0]
+            strided: Literal["rows", "elements"] | None = None
+            if kind == "all-gather" and layout[0] == self.layout[0]:
+                strided = "rows" if layout[-1] == self.layout[-1] else "elements"
+            shards, columns = (shard_count(each, self.sizes) for each in (axes_of(layout), layout[-1]))
             self.visited.append(layout)
-            self.steps.append(Step(kind, tuple(axes), layout, shard_count(axes_of(layout), self.sizes), strided))
+            self.steps.append(Step(kind, tuple(axes), layout, shards, strided, columns))
         self.layout = layout
 
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
@@ -201,26 +208,38 @@ class Resharder:
             return self._guide.path(shape, itemsize, source, target)
         key = (shape, itemsize, source, target)
         if key not in self._paths:
-            nbytes = math.prod(shape) * itemsize
 
             def seconds(steps: tuple[Step, ...]) -> float:
-                return sum(float(self.seconds(step, nbytes / step.shards, itemsize)) for step in steps)
+                return sum(self.seconds(step, shape, itemsize) for step in steps)
 
             self._paths[key] = min(chains(shape, source, target, self.mesh, turning=self.transposes), key=seconds)
         return self._paths[key]
 
-    def seconds(self, step: Step, nbytes: float | np.ndarray, itemsize: int) -> np.ndarray:
-        """Seconds of a step of which one device holds so many bytes on the larger side.
+    def seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
+        """Seconds of a step for an array of that global shape."""
+        return float(self.seconds_alike(step, shape, itemsize, step.shards, step.columns))
 
-        XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent and
-        what arrives are transposed. Together that takes what transposing the larger side does, where all of it is read.
+    def seconds_alike(
+        self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
+    ) -> np.ndarray:
+        """Seconds of steps that differ in nothing but `shards` and `columns`.
+
+        XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent is
+        copied, so that this one comes first, and what arrives is copied back.
         """
+        nbytes = math.prod(shape) * itemsize / np.asarray(shards, dtype=float)
         if step.kind == "slice":
-            return self.cost.compute_seconds(0.0, 2 * np.asarray(nbytes), "float32")
+            return self.cost.compute_seconds(0.0, 2 * nbytes, "float32")
         seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
-        if not (step.strided and self.transposes):
+        if step.strided is None or not self.transposes:
             return seconds
-        return seconds + self.cost.rearrange_seconds(nbytes, itemsize)
+        group = shard_count(step.axes, self.cost.axis_sizes)
+        there = back = np.full_like(nbytes, itemsize)
+        if step.strided == "elements":
+            there = shape[-1] * itemsize / (np.asarray(columns) * group)
+            back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
+        copied = self.cost.rearrange_seconds(nbytes / group, itemsize, there)
+        return seconds + copied + self.cost.rearrange_seconds(nbytes, itemsize, back)
 
     def matrix(
         self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
@@ -238,8 +257,8 @@ class _Table:
     """The chains between layouts of one rank, ready to be priced for arrays of any shape.
 
     Each chain of each pair of layouts has a cell, those of a pair side by side. For steps that cost alike there are the
-    cells that such a step is in, with the shards that the array is then split into; by layout, the cells whose chains
-    need it to divide the array.
+    cells that such a step is in, with the shards that the array and its innermost dimension are then split into; by
+    layout, the cells whose chains need it to divide the array.
     """
 
     def __init__(self, mesh: Mesh, turning: bool):
@@ -248,7 +267,7 @@ class _Table:
         self._pairs = np.zeros((0, 0), dtype=np.int64)
         self._first: list[int] = []
         self._cells = 0
-        self._steps: dict[tuple[StepKind, tuple[str, ...], bool], tuple[Step, list[tuple[int, int]]]] = {}
+        self._steps: dict[object, tuple[Step, list[tuple[int, int, int]]]] = {}
         self._visits: dict[Layout, list[int]] = {}
 
     def pairs(self, sources: Sequence[Layout], targets: Sequence[Layout]) -> np.ndarray:
@@ -268,18 +287,18 @@ class _Table:
         for option, way in enumerate(_ways(source, target, self._mesh, self._turning)):
             for step in way:
                 alike = self._steps.setdefault((step.kind, step.axes, step.strided), (step, []))
-                alike[1].append((self._cells, step.shards))
+                alike[1].append((self._cells, step.shards, step.columns))
                 if option:
                     self._visits.setdefault(step.layout, []).append(self._cells)
             self._cells += 1
 
     def seconds(self, shape: tuple[int, ...], itemsize: int, resharder: Resharder) -> np.ndarray:
         """Seconds of the cheapest chain that divides the array, for every pair there is."""
-        nbytes, sizes = math.prod(shape) * itemsize, dict(self._mesh)
+        sizes = dict(self._mesh)
         seconds = np.zeros(self._cells)
         for step, entries in self._steps.values():
-            cells, shards = np.array(entries).T
-            np.add.at(seconds, cells, resharder.seconds(step, nbytes / shards, itemsize))
+            cells, shards, columns = np.array(entries).T
+            np.add.at(seconds, cells, resharder.seconds_alike(step, shape, itemsize, shards, columns))
         for layout, cells in self._visits.items():
             if not divides(shape, layout, sizes):
                 seconds[cells] = np.inf

@@ -16,7 +16,7 @@ from costmodel.topology import Backend
 from planner.decisions import Decisions
 from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
-from planner.rearrange import rearranged
+from planner.rearrange import innermost, rearranged
 from planner.rules import kernel_flops
 
 CLASSES: Mapping[str, str] = {
@@ -24,7 +24,7 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), "exponential"),
     **dict.fromkeys(("sin", "cos", "rsqrt", "erf_inv", "asin", "acos", "atan"), "sine"),
     **dict.fromkeys(("pow", "tan", "atan2", "cbrt", "lgamma", "digamma", "rem"), "power"),
-    **dict.fromkeys(("transpose", "rev"), "rearrange"),
+    "rev": "rearrange rows",
     **dict.fromkeys(("scatter", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), "scatter"),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "cumulative"),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), "window"),
@@ -49,7 +49,9 @@ class Work:
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         transposed: whether a contraction's left operand has what is summed over before its rows.
-        rearranged: positions of operands that are copied into another order first.
+        rearranged: positions of operands that are copied into another order first, each with the dimension that the
+            copy has innermost.
+        turned: the dimension of a transposition's operand that its result has innermost; or None.
         crowding: how many times as many bytes as its own move through memory before its own come again: where its
             kernel reads an argument of the program, those of all arguments and results.
         fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
@@ -63,7 +65,8 @@ class Work:
     writes: tuple[int, ...]
     matmul: tuple[float, float, float] | None
     transposed: bool
-    rearranged: tuple[int, ...]
+    rearranged: Mapping[int, int]
+    turned: int | None
     crowding: float
     fused_into: Op | None
 
@@ -137,7 +140,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
             if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
                 continue
             root = line.ops[inside[index]] if index in inside else None
-            copied = rearranged(op) if backend == "cpu" else ()
+            copied = rearranged(op) if backend == "cpu" else {}
             read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
             written = tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else ()
             own = _nbytes(op.operands[p] for p in read) + _nbytes(op.results[p] for p in written)
@@ -150,6 +153,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
                 matmul_sizes(op),
                 transposed(op) and 0 not in copied,
                 copied,
+                innermost(op),
                 max(1.0, in_and_out / own) if own and index in crowded else 1.0,
                 root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )

@@ -160,7 +160,7 @@ class _Writer:
         reductions, halos = self.inner(op, count)
         made = [Array(array.shape, op.name, op.source, array.value) for array in results] if reductions else results
         fetched = list(fetched)
-        for position in rearranged(op) if self.cost.backend == "cpu" else ():
+        for position in rearranged(op) if self.cost.backend == "cpu" else {}:
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
@@ -305,7 +305,7 @@ class _Writer:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
-        total = float(self.priced.resharder.seconds(move, larger, value.itemsize))
+        total = self.priced.resharder.seconds(move, value.shape, value.itemsize)
         made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
         if move.kind == "slice":
             seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed

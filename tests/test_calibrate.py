@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel
+from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
 from executor.calibrate import calibrate
 
@@ -41,6 +42,7 @@ def test_the_device_is_measured(model: CostModel) -> None:
     assert device.rate("float32") > 1e8
     assert device.memory_bytes_per_second > 1e7
     assert 0 < device.launch_seconds < 1e-2
+    assert set(device.element_seconds) == set(ELEMENT_CLASSES)
 
 
 def test_the_profile_reads_back(model: CostModel) -> None:
@@ -62,8 +64,9 @@ def test_without_a_type_of_matrices_there_is_no_rate() -> None:
 @pytest.mark.parametrize("dtype", probes.MATRIX_TYPES)
 def test_products_go_through_cold_operands(product: str, layer: tuple[int, int, int], dtype: str) -> None:
     """Together more than a core's caches hold, unless they are so small that they count for little."""
-    new, *kept = (jax.ShapeDtypeStruct(shape, dtype) for shape in probes.product_probe(product, layer, dtype).shapes)
-    assert len(kept) == probes.MOST_KEPT or sum(array.nbytes for array in kept) > probes.KEPT_BYTES / 2
+    _, *kept = probes.product_probe(product, layer, dtype).shapes
+    kept_bytes = sum(map(math.prod, kept)) * jnp.dtype(dtype).itemsize
+    assert len(kept) == probes.MOST_KEPT or kept_bytes > probes.KEPT_BYTES / 2
 
 
 @pytest.mark.parametrize("product", probes.PRODUCTS)

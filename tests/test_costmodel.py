@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import Eager
+from costmodel.topology import REARRANGING, Eager
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -68,6 +68,15 @@ def test_classes_of_elements_cost_more_than_their_memory_only_where_that_was_mea
     memory = cpu.compute_seconds(0.0, 8e6, "float32")
     each = cpu.device.element_seconds["exponential"]
     assert cpu.compute_seconds(0.0, 8e6, "float32", {"exponential": 1e6}) == pytest.approx(memory + 1e6 * each)
+
+
+def test_elements_a_large_power_of_two_apart_are_slow_to_rearrange() -> None:
+    """Of the stride only the largest power of two that divides it counts; 4 KiB apart is as bad as it gets."""
+    seconds = dict(zip(REARRANGING, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
+    device = replace(preset("cpu:8").device, element_seconds=seconds)
+    strides = np.array([8, 24, 512, 1000, 1024, 3072, 2048, 6144, 4096, 12288, 65536])
+    assert device.rearranging_seconds(strides, 8).tolist() == [1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 5]
+    assert replace(device, element_seconds={}).rearranging_seconds(strides, 8).tolist() == [0] * 11
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

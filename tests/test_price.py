@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
 from programs import PROGRAMS
 
-from costmodel import CostModel, Device, Topology, preset
+from costmodel import CostModel, Device, Dim, Link, Topology, preset
 from costmodel.gemm import MatmulShape
 from planner import Collective, Plan, Prediction, plan
 from planner.assignment import Assignment
@@ -233,6 +233,25 @@ def test_one_window_is_gathered_as_a_slice_and_scattered_as_an_update_of_one() -
         return jax.grad(lambda x, y: jnp.sum(jnp.square(x.at[1:-1].add(y))), (0, 1))(x, y)
 
     assert computed_on_a_cpu(device, back, (64, 256), (62, 256)) < 1e-3
+
+
+@pytest.mark.parametrize(("parts", "seconds"), [(1, 9.0), (2, 5.0), (4, 3.0)])
+def test_transpositions_cost_by_the_stride_on_a_device(parts: int, seconds: float) -> None:
+    """A matrix of rows of 2 KiB is read column by column, and in parts of its columns at smaller strides."""
+    rates = {"rearrange": 3.0, "rearrange by 1 KiB": 5.0, "rearrange by 2 KiB": 9.0}
+    device = Device("d", {"float32": 1e12}, 1e9, 1e15, 0.0, element_seconds=rates)
+    dims = (Dim("x", parts, Link("bus", 0.0, 1e15)),) if parts > 1 else ()
+    cost = CostModel(Topology("m", device, dims, "cpu"))
+    columns = P("x" if parts > 1 else None)
+    planned = plan(
+        lambda x: lax.transpose(x, (1, 0)),
+        [S((64, 512), "float32")],
+        AbstractMesh((parts,), ("x",)),
+        in_specs=(P(None, *columns),),
+        out_specs=columns,
+        cost_model=cost,
+    )
+    assert planned.prediction.compute_seconds == pytest.approx(seconds * 64 * 512 / parts, rel=1e-3)
 
 
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:

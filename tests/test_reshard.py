@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Iterator
 
@@ -110,14 +109,27 @@ def cost_on(mesh: dict[str, int]) -> MeshCost:
 
 
 def chain_seconds(steps: tuple[Step, ...], shape: Shape, resharder: Resharder) -> float:
-    return sum(float(resharder.seconds(step, 4 * math.prod(shape) / step.shards, 4)) for step in steps)
+    return sum(resharder.seconds(step, shape, 4) for step in steps)
 
 
-def test_gathering_along_another_dimension_than_the_outermost_transposes() -> None:
-    """Which takes longer than gathering does."""
-    resharder = Resharder(cost_on({"x": 8}))
-    outer, inner = (Step("all-gather", ("x",), ((), ()), 1, strided) for strided in (False, True))
-    assert 2 * resharder.seconds(outer, 2**20, 4) < resharder.seconds(inner, 2**20, 4)
+def test_gathering_along_another_dimension_than_the_outermost_copies_there_and_back() -> None:
+    """What is sent and what arrives, in the strides that either has: whole rows, or elements."""
+    cost = cost_on({"x": 8})
+    resharder = Resharder(cost)
+
+    def seconds(shape: Shape, split: int) -> float:
+        source = tuple(("x",) if dim == split else () for dim in range(len(shape)))
+        (gather,) = chains(shape, source, ((),) * len(shape), resharder.mesh, turning=True)[0]
+        return resharder.seconds(gather, shape, 4) - float(cost.exposed_seconds("all-gather", ("x",), 2**20))
+
+    def copied(there: int, back: int) -> float:
+        return float(cost.rearrange_seconds(2**20 / 8, 4, there) + cost.rearrange_seconds(2**20, 4, back))
+
+    assert seconds((256, 1024), 0) == 0.0
+    assert seconds((256, 1024), 1) == pytest.approx(copied(1024 // 8 * 4, 256 * 4))
+    assert seconds((2048, 128), 1) == pytest.approx(copied(128 // 8 * 4, 2048 * 4))
+    assert seconds((16, 16, 1024), 1) == pytest.approx(copied(4, 4))
+    assert seconds((16, 16, 1024), 2) == pytest.approx(copied(1024 // 8 * 4, 256 * 4))
 
 
 @pytest.mark.parametrize(
