@@ -213,10 +213,11 @@ def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[],
 
     def compiled() -> Timed:
         make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
-        in_specs = (PartitionSpec(), split)
-        run = jax.jit(
-            jax.shard_map(repeat, mesh=mesh, in_specs=in_specs, out_specs=split, check_vma=False), donate_argnums=1
+        own, axes = (PartitionSpec("groups"), {"groups"}) if probe.partitioned else (split, {"groups", "group"})
+        looped = jax.shard_map(
+            repeat, mesh=mesh, in_specs=(PartitionSpec(), own), out_specs=own, axis_names=axes, check_vma=False
         )
+        run = jax.jit(looped, out_shardings=NamedSharding(mesh, split), donate_argnums=1)
 
         def per_step(length: int) -> tuple[float, float]:
             """Seconds of one step alone, and of one among so many."""

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from costmodel.topology import REARRANGING
 
@@ -45,16 +46,15 @@ FRESH_BYTES = 40 * 2**20
 """More than the C library keeps for the next call."""
 IMAGES, SIDE, CHANNELS = 4, 16, 32
 """Of the convolution and the pooling."""
-ALL_TO_ALL_ROWS, ALL_TO_ALL_COLUMNS = 64, 16
-"""At most so many rows, at least so many columns."""
 
 
 @dataclass(frozen=True)
 class LoopProbe:
     """`step` maps a device's arrays, of these shapes and this type and first value, to arrays like them.
 
-    Collectives join groups of `group_size` devices along the mesh axis "group". What is timed is in it so many
-    `repetitions`.
+    Collectives join groups of `group_size` devices along the mesh axis "group"; in a `partitioned` step the arrays are
+    a whole group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is
+    timed is in it so many `repetitions`.
     """
 
     step: Callable[..., Arrays]
@@ -63,6 +63,7 @@ class LoopProbe:
     value: float = 1.0
     group_size: int = 1
     repetitions: int = 1
+    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ def turning_probe(shape: tuple[int, ...]) -> LoopProbe:
 def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
     """The collective, followed by what little brings its result back to the shape of its operand.
 
+    All-to-alls are those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
+
     Args:
         nbytes: of the larger side, per device.
     """
@@ -152,9 +155,10 @@ def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
         return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), opaque_zero(x), 0)
 
     def all_to_all(x: jax.Array) -> jax.Array:
-        """From one dimension to another, as resharding does it: with the rearranging of what is sent."""
-        rows = x.reshape(min(ALL_TO_ALL_ROWS, x.size // ALL_TO_ALL_COLUMNS), -1)
-        return lax.all_to_all(rows, "group", 1, 0, tiled=True).reshape(x.shape)
+        turned = x.reshape(2 ** (x.size.bit_length() // 2), -1)  # about square
+        for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
+            turned = lax.with_sharding_constraint(turned, spec)
+        return turned.reshape(x.shape)
 
     ring = [(place, (place + 1) % group_size) for place in range(group_size)]
     steps: Mapping[str, Callable[[jax.Array], jax.Array]] = {
@@ -165,7 +169,14 @@ def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
         "collective-permute": lambda x: lax.ppermute(x, "group", ring),
     }
     operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes
-    return LoopProbe(lambda x: (steps[kind](x),), ((operand_bytes // 4,),), group_size=group_size)
+    resharded = kind == "all-to-all"
+    return LoopProbe(
+        lambda x: (steps[kind](x),),
+        ((operand_bytes // 4,),),
+        group_size=group_size,
+        repetitions=2 if resharded else 1,
+        partitioned=resharded,
+    )
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:
