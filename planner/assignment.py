@@ -79,11 +79,18 @@ class Assignment:
         target = self.wanted(use)
         if target in copies:
             return copies[target]
-        layout = self.home(value)
         stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
-        for stop in stops:
-            for move in self.priced.resharder.path(value.shape, value.itemsize, layout, stop):
-                if move.layout not in copies:
-                    copies[move.layout] = step(copies[layout], move)
-                layout = move.layout
+        passed, moves = [self.home(value)], list[Step]()
+        path = self.priced.resharder.path
+        for stop, repeats in zip(stops, (value.repeats, ()), strict=False):
+            for move in path(value.shape, value.itemsize, passed[-1], stop, repeats):
+                if move.layout in passed:  # back where it was: nobody would read what lies between
+                    back = passed.index(move.layout)
+                    del passed[back + 1 :], moves[back:]
+                else:
+                    passed.append(move.layout)
+                    moves.append(move)
+        start = max(place for place, layout in enumerate(passed) if layout in copies)
+        for layout, move in zip(passed[start:], moves[start:], strict=False):
+            copies[move.layout] = step(copies[layout], move)
         return copies[target]

@@ -42,12 +42,14 @@ class Value:
     Attributes:
         shape, dtype, weak_type: as in its jaxpr.
         name: the argument's path for an argument, else empty.
+        repeats: the dimensions along which a broadcast, which makes it, repeats its operand.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool = False
     name: str = ""
+    repeats: tuple[int, ...] = ()
 
     # Asked for a hundred times each: worked out once.
     @cached_property

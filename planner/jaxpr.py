@@ -21,7 +21,7 @@ from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import source_line
 from planner.fold_rolls import fold_rolls
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, check, solve_operands
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, check, solve_operands
 from planner.simplify import fold_transposed_operands, fold_transpositions
 from planner.trace import Traced
 
@@ -105,7 +105,7 @@ class _Builder:
             eqn.primitive,
             eqn.params,
             operands,
-            tuple(_value(var.aval) for var in eqn.outvars),
+            tuple(_value(var.aval, _repeats(eqn, operands)) for var in eqn.outvars),
             source_line(source_info),
             bodies,
             trip_count(eqn),
@@ -142,10 +142,19 @@ def _open(jaxpr: Any) -> tuple[jex_core.Jaxpr, Any]:
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, jex_core.ClosedJaxpr) else (jaxpr, ())
 
 
-def _value(aval: Any) -> Value:
+def _value(aval: Any, repeats: tuple[int, ...] = ()) -> Value:
     """The value for an abstract array; tokens and their like count as scalars."""
     shape = tuple(getattr(aval, "shape", ()))
-    return Value(shape, getattr(aval, "dtype", np.dtype(bool)), bool(getattr(aval, "weak_type", False)))
+    weak_type = bool(getattr(aval, "weak_type", False))
+    return Value(shape, getattr(aval, "dtype", np.dtype(bool)), weak_type, repeats=repeats)
+
+
+def _repeats(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> tuple[int, ...]:
+    """The dimensions of a broadcast's result along which it repeats its operand."""
+    if eqn.primitive is not jex_primitives.broadcast_in_dim_p:
+        return ()
+    kept = dict(zip(eqn.params["broadcast_dimensions"], aval_of(operands[0]).shape, strict=True))
+    return tuple(dim for dim, size in enumerate(eqn.params["shape"]) if kept.get(dim) != size)
 
 
 def _bodies(eqn: jex_core.JaxprEqn) -> tuple[Any, ...]:

@@ -272,9 +272,10 @@ class _Pricing:
         sources, source_of = self._layouts_of(home.node, home.dims, use.view is None)
         targets, target_of = self._layouts_of(use.node, use.dims, False)
         times = reshards(use, self.decisions, self.cost)
-        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), times)
+        repeats = use.value.repeats if use.view is None else ()
+        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), times, repeats)
         if key not in self._matrices:
-            matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets)
+            matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets, repeats)
             self._matrices[key] = matrix[np.ix_(source_of, target_of)] * times
         return Reading(use, home.node, use.node, self._matrices[key])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -46,7 +46,13 @@ class Step:
 
 
 def chains(
-    shape: Sequence[int], source: Layout, target: Layout, mesh: Mesh, *, turning: bool
+    shape: Sequence[int],
+    source: Layout,
+    target: Layout,
+    mesh: Mesh,
+    *,
+    turning: bool,
+    repeats: tuple[int, ...] = (),
 ) -> tuple[tuple[Step, ...], ...]:
     """The chains worth pricing, of which the first is always there: see `_gathering`, `_moving` and `_turning`.
 
@@ -55,17 +61,38 @@ def chains(
         source, target: layouts that divide it.
         mesh: (axis, size) pairs.
         turning: whether gathering along another dimension than the outermost transposes, so that moving first may pay.
+        repeats: the dimensions along which a broadcast, which makes the array, repeats its operand.
     """
-    gathering, *others = _ways(source, target, mesh, turning)
+    gathering, *others = _ways(source, target, mesh, turning, repeats)
     sizes = dict(mesh)
     return gathering, *(way for way in others if all(divides(shape, step.layout, sizes) for step in way))
 
 
 @lru_cache(maxsize=1 << 18)
-def _ways(source: Layout, target: Layout, mesh: Mesh, turning: bool) -> tuple[tuple[Step, ...], ...]:
+def _ways(
+    source: Layout, target: Layout, mesh: Mesh, turning: bool, repeats: tuple[int, ...]
+) -> tuple[tuple[Step, ...], ...]:
     """The different chains for an array of any shape; the layouts on the way of all but the first may not divide it."""
     ways = (_gathering, _moving, _turning) if turning else (_gathering, _moving)
-    return tuple(dict.fromkeys(way(source, target, mesh) for way in ways))
+    return tuple(dict.fromkeys(_unmoved(way(source, target, mesh), source, repeats) for way in ways))
+
+
+def _unmoved(steps: tuple[Step, ...], source: Layout, repeats: tuple[int, ...]) -> tuple[Step, ...]:
+    """The chain without permutations, right after a broadcast, of nothing but what it repeats.
+
+    All shards are the same there, and XLA's simplifier knows it of permutations, though not of other collectives.
+    """
+    before, made = source, list[Step]()
+    for step in steps:
+        changed = [dim for dim, (old, new) in enumerate(zip(before, step.layout, strict=True)) if old != new]
+        if step.kind == "collective-permute" and set(changed) <= set(repeats):
+            made.append(replace(step, kind="slice", axes=()))
+        elif step.kind == "slice":
+            made.append(step)
+        else:
+            break
+        before = step.layout
+    return (*made, *steps[len(made) :])
 
 
 class _Walk:
@@ -171,18 +198,20 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
 
 
 def _moved(before: Layout, after: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes along which data goes to other devices: those that come to split another range of indices."""
+    """The axes along which data goes to other devices.
+
+    XLA sends each device's shard to the one that has its place afterwards, in the order of the shards and, among those
+    of the same shard, of the mesh. So where an axis no longer splits anything, some that never did may come elsewhere.
+    """
     old, new = _strides(before, sizes), _strides(after, sizes)
-    return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
+    return tuple(axis for axis in sizes if old[axis] != new[axis])
 
 
-def _strides(layout: Layout, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Each axis' dimension, and how many shards lie between neighbours along the axis."""
-    return {
-        axis: (dim, shard_count(axes[position + 1 :], sizes))
-        for dim, axes in enumerate(layout)
-        for position, axis in enumerate(axes)
-    }
+def _strides(layout: Layout, sizes: Mapping[str, int]) -> dict[str, int]:
+    """How many places lie between neighbours along each axis, in the order of the shards."""
+    split = axes_of(layout)
+    order = (*split, *(axis for axis in sizes if axis not in split))
+    return {axis: shard_count(order[place + 1 :], sizes) for place, axis in enumerate(order)}
 
 
 class Resharder:
@@ -198,21 +227,24 @@ class Resharder:
         self.mesh: Mesh = tuple(cost.axis_sizes.items())
         self.transposes = cost.backend == "cpu"
         """Whether gathering along another dimension than the outermost does."""
-        self._paths: dict[tuple[tuple[int, ...], int, Layout, Layout], tuple[Step, ...]] = {}
-        self._tables: dict[int, _Table] = {}
+        self._paths: dict[object, tuple[Step, ...]] = {}
+        self._tables: dict[tuple[int, tuple[int, ...]], _Table] = {}
         self._matrices: dict[object, np.ndarray] = {}
 
-    def path(self, shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout) -> tuple[Step, ...]:
+    def path(
+        self, shape: tuple[int, ...], itemsize: int, source: Layout, target: Layout, repeats: tuple[int, ...] = ()
+    ) -> tuple[Step, ...]:
         """The cheapest chain of steps from `source` to `target`, or the one that the guide takes."""
         if self._guide is not None:
-            return self._guide.path(shape, itemsize, source, target)
-        key = (shape, itemsize, source, target)
+            return self._guide.path(shape, itemsize, source, target, repeats)
+        key = (shape, itemsize, source, target, repeats)
         if key not in self._paths:
 
             def seconds(steps: tuple[Step, ...]) -> float:
                 return sum(self.seconds(step, shape, itemsize) for step in steps)
 
-            self._paths[key] = min(chains(shape, source, target, self.mesh, turning=self.transposes), key=seconds)
+            ways = chains(shape, source, target, self.mesh, turning=self.transposes, repeats=repeats)
+            self._paths[key] = min(ways, key=seconds)
         return self._paths[key]
 
     def seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
@@ -242,12 +274,17 @@ class Resharder:
         return seconds + copied + self.cost.rearrange_seconds(nbytes, itemsize, back)
 
     def matrix(
-        self, shape: tuple[int, ...], itemsize: int, sources: Sequence[Layout], targets: Sequence[Layout]
+        self,
+        shape: tuple[int, ...],
+        itemsize: int,
+        sources: Sequence[Layout],
+        targets: Sequence[Layout],
+        repeats: tuple[int, ...] = (),
     ) -> np.ndarray:
         """Seconds from every source to every target layout, `[len(sources), len(targets)]`."""
-        key = (shape, itemsize, tuple(sources), tuple(targets))
+        key = (shape, itemsize, tuple(sources), tuple(targets), repeats)
         if key not in self._matrices:
-            table = self._tables.setdefault(len(shape), _Table(self.mesh, self.transposes))
+            table = self._tables.setdefault((len(shape), repeats), _Table(self.mesh, self.transposes, repeats))
             pairs = table.pairs(sources, targets)
             self._matrices[key] = table.seconds(shape, itemsize, self)[pairs]
         return self._matrices[key]
@@ -261,8 +298,8 @@ class _Table:
     layout, the cells whose chains need it to divide the array.
     """
 
-    def __init__(self, mesh: Mesh, turning: bool):
-        self._mesh, self._turning = mesh, turning
+    def __init__(self, mesh: Mesh, turning: bool, repeats: tuple[int, ...]):
+        self._mesh, self._turning, self._repeats = mesh, turning, repeats
         self._layouts: dict[Layout, int] = {}
         self._pairs = np.zeros((0, 0), dtype=np.int64)
         self._first: list[int] = []
@@ -284,7 +321,7 @@ class _Table:
 
     def _add(self, source: Layout, target: Layout) -> None:
         self._first.append(self._cells)
-        for option, way in enumerate(_ways(source, target, self._mesh, self._turning)):
+        for option, way in enumerate(_ways(source, target, self._mesh, self._turning, self._repeats)):
             for step in way:
                 alike = self._steps.setdefault((step.kind, step.axes, step.strided), (step, []))
                 alike[1].append((self._cells, step.shards, step.columns))

@@ -26,6 +26,7 @@ from planner import Collective, Plan, Prediction, plan
 from planner.assignment import Assignment
 from planner.predict import predict
 from planner.price import Priced
+from planner.write import write
 
 P = PartitionSpec
 MESH = device_mesh(x=2, y=4)
@@ -60,6 +61,18 @@ def test_the_problem_bounds_the_prediction(case: Case) -> None:
         assert prediction <= problem * (1 + 1e-9)
         assert prediction == pytest.approx(problem - shared)
         assert shared == 0 or not reads_once(priced)
+
+
+@pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
+def test_nothing_is_resharded_for_nobody(case: Case) -> None:
+    """A way by a copy that several readers share may pass what its reader wants, or come back to where it began."""
+    for assignment in random_assignments(priced_on(case, MESH), 12, case.name):
+        program = write(assignment).program
+        bodies = [body for one in program.walk() for body in one.bodies]
+        read = {array for one in program.walk() for array in one.operands}
+        read.update(array for each in (program, *bodies) for array in each.outputs)
+        for one in program.walk():
+            assert one.op or not one.collectives or not read.isdisjoint(one.results), one.name
 
 
 @pytest.mark.parametrize("case", [*CASES, *PROGRAMS], ids=lambda case: case.name)
