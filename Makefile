@@ -12,7 +12,8 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
   --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
-  bench-plans bench-plan-time bench-predict bench-audit bench-published bench-waits bench-quick bench-solver clean
+  bench-plans bench-plan-time bench-predict bench-audit bench-unseen bench-published bench-waits bench-quick \
+  bench-solver clean
 
 setup: .venv/installed
 
@@ -75,6 +76,9 @@ bench-audit: setup
 
 bench-plan-time: setup
 	$(BIN)/python -m experiments.bench_plan_time
+
+bench-unseen: setup
+	$(BIN)/python -m experiments.bench_unseen
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))

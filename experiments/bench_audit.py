@@ -6,6 +6,7 @@ A case is one workload on one mesh: the plan, the hand-written layouts and rando
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from experiments.cases import Cases, by_conditions, offer_devices, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, keep, markdown, write_csv
 from experiments.terminal import console, table
+from planner import Plan
 
 MESHES = ("8", "2x4", "2x2x2")
 RANDOM_PLANS = 3
@@ -37,6 +39,11 @@ def audit_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """What the audit of each plan finds. Runs in a process of its own, on CPU devices."""
     offer_devices(mesh)
     _, planned = planned_case(workload_name, mesh)
+    return {"audits": audits(planned)}
+
+
+def audits(planned: Plan) -> list[dict[str, Any]]:
+    """A line for the plan, for each hand-written layout of the same problem, and for each of the random ones."""
     found = []
     for name, each in {**contenders(planned), **random_plans(planned, RANDOM_PLANS)}.items():
         seen = audit(each)
@@ -51,21 +58,21 @@ def audit_case(workload_name: str, mesh: str) -> dict[str, Any]:
                 "rematerializations": seen.rematerializations,
             }
         )
-    return {"audits": found}
+    return found
 
 
-def report() -> None:
-    """Prints the table of all stored cases, and keeps it as CSV and in docs/results.md."""
-    records = CASES.records()
+def report(cases: Cases, about: str) -> None:
+    """Prints the table of all stored cases, and keeps it as CSV and, below `about`, in docs/results.md."""
+    records = cases.records()
     failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
     frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
-    write_csv(frame, OUT / "bench-audit.csv")
-    parts = [ABOUT]
+    write_csv(frame, cases.folder.with_suffix(".csv"))
+    parts = [about]
     for here, part in by_conditions(frame):
         summary = by_case(part)
         console().print(table(summary, "plans against compiled programs"))
         parts += [f"Compiled {here}.", markdown(summary)]
-    keep("bench-audit", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+    keep(cases.folder.name, "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
 
 
 def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -99,4 +106,4 @@ def spread(part: pd.DataFrame) -> dict[str, Any]:
 
 if __name__ == "__main__":
     about = "Audits plans of all workloads, and keeps the table in docs/results.md."
-    typer.run(CASES.command(MESHES, audit_case, report, 600.0, about))
+    typer.run(CASES.command(MESHES, audit_case, partial(report, CASES, ABOUT), 600.0, about))

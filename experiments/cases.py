@@ -59,12 +59,14 @@ class Cases:
         report: Callable[[], None],
         timeout: float,
         about: str,
+        known: Sequence[str] = names(),
     ) -> Callable[..., None]:
         """A command for `typer.run` that measures workloads on meshes, all by default, and then reports.
 
         Args:
             timeout: seconds that a case may take, unless the command's caller says otherwise.
             about: what its help says.
+            known: all workloads.
         """
 
         def main(
@@ -79,7 +81,7 @@ class Cases:
             ] = False,
             limit: Annotated[float, typer.Option("--timeout", help="Seconds that a case may take.")] = timeout,
         ) -> None:
-            wanted = [(name, mesh) for name in workload_names or names() for mesh in only or meshes]
+            wanted = [(name, mesh) for name in workload_names or known for mesh in only or meshes]
             self.measure(wanted, measure, limit, again)
             report()
 
