@@ -30,14 +30,16 @@ def rearranged(op: Op) -> Mapping[int, int]:
         return {0: len(aval_of(op.operands[0]).shape) - 1}
     else:
         return {}
-    return {
-        position: order[-1] for position, order in orders.items() if _moves(order, aval_of(op.operands[position]).shape)
-    }
+    larges = {position: _large(order, aval_of(op.operands[position]).shape) for position, order in orders.items()}
+    return {position: large[-1] for position, large in larges.items() if large != sorted(large)}
 
 
 def innermost(op: Op) -> int | None:
-    """The dimension of a transposition's operand that its result has innermost; None for other ops."""
-    return int(op.params["permutation"][-1]) if op.name == "transpose" else None
+    """The dimension of a transposition's operand that its result has innermost; None where nothing is turned."""
+    if op.name != "transpose":
+        return None
+    large = _large(op.params["permutation"], aval_of(op.operands[0]).shape)
+    return large[-1] if large != sorted(large) else None
 
 
 def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], position: int) -> Sequence[int]:
@@ -51,7 +53,6 @@ def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], positio
     return (*batched, *free, *summed) if position == 0 else (*batched, *summed, *free)
 
 
-def _moves(order: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether bringing the dimensions into this order moves elements."""
-    large = [dim for dim in order if shape[dim] > 1]
-    return large != sorted(large)
+def _large(order: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The dimensions in this order that have elements to move: more than one."""
+    return [int(dim) for dim in order if shape[dim] > 1]

@@ -267,6 +267,16 @@ def test_transpositions_cost_by_the_stride_on_a_device(parts: int, seconds: floa
     assert planned.prediction.compute_seconds == pytest.approx(seconds * 64 * 512 / parts, rel=1e-3)
 
 
+def test_dimensions_of_one_element_are_no_neighbours() -> None:
+    """A matrix turned round costs the same whatever dimensions of one element it has; moving those alone costs none."""
+    device = Device("d", {"float32": 1e12}, 1e9, 1e15, 0.0, element_seconds={"rearrange": 3.0})
+    turned = computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0)), (64, 80))
+    assert turned == pytest.approx(3.0 * 64 * 80, rel=1e-3)
+    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (2, 0, 1)), (64, 1, 80)) == pytest.approx(turned)
+    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 80, 1)) == pytest.approx(turned)
+    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 1, 80)) < 1.0
+
+
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
     device = preset("cpu:8").device
     small, large = (256, 256), (2048, 2048)
