@@ -30,8 +30,8 @@ class Traits(NamedTuple):
         reuses: an element of its operand goes into several of its results.
         moves: elements change their places.
         unary: it reads at most one array of the size of its result.
-        sums: it is a call of a library that takes in products alone.
-        product: it is one of those.
+        sums: it is a call of a library, which takes in what is read on the way to its result alone.
+        summed: the library can take it in.
         updates: it writes a part of its first operand anew, in place.
     """
 
@@ -42,7 +42,7 @@ class Traits(NamedTuple):
     moves: bool = False
     unary: bool = True
     sums: bool = False
-    product: bool = False
+    summed: bool = False
     updates: bool = False
 
 
@@ -60,8 +60,16 @@ REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod",
 LIBRARY_REDUCTIONS, LIBRARY_ELEMENTS = frozenset({"reduce_sum", "reduce_max", "reduce_min"}), 4096
 """XLA's CPU compiler leaves these to YNNPACK where there are at least so many float32 elements to reduce."""
 
-PRODUCTS = frozenset({"mul", "square", "integer_pow", "broadcast_in_dim"})
-"""What YNNPACK computes on the way to a sum."""
+SUMMED = frozenset(
+    {
+        "abs", "ceil", "convert_element_type", "cos", "erf", "exp", "exp2", "expm1", "floor", "log", "log1p",
+        "logistic", "neg", "round", "rsqrt", "sign", "sin", "sqrt", "tanh", "tan", "square", "integer_pow",
+        "add", "add_any", "div", "max", "min", "mul", "pow", "sub",
+    }
+)  # fmt: skip
+"""What YNNPACK computes on the way to those, of as many elements (xla/backends/cpu/ynn_support.cc in openxla/xla)."""
+
+SUMMED_TYPES = frozenset({"float64", "float32", "bfloat16", "int8", "uint8"})
 
 COSTLY = frozenset(
     {
@@ -87,14 +95,14 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     """How an op behaves in a loop.
 
     Args:
-        elements: of its first operand, on one device.
+        elements: of the largest array that it reads or makes, on one device.
     """
     if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
         return Traits(takes=True)
     if op.name in REDUCTIONS:
         single = str(op.results[0].dtype) == "float32"
         if backend == "cpu" and single and op.name in LIBRARY_REDUCTIONS and elements >= LIBRARY_ELEMENTS:
-            return Traits(takes=True, moves=True, sums=True)
+            return Traits(takes=True, moves=True, sums=True, summed=True)
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice" or (op.name == "gather" and one_window(op)):
         return SLICE
@@ -106,9 +114,10 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
     costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
-    reuses, product = op.name == "broadcast_in_dim", op.name in PRODUCTS
+    reuses = op.name == "broadcast_in_dim"
+    summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
     updates = in_place or op.name == "dynamic_update_slice"
-    return Traits(True, True, costly, reuses, op.name in MOVES or updates, unary, product=product, updates=updates)
+    return Traits(True, True, costly, reuses, op.name in MOVES or updates, unary, summed=summed, updates=updates)
 
 
 def one_window(op: Op) -> bool:
@@ -123,6 +132,12 @@ def joined_apart(op: Op) -> bool:
     by_rows = result.rank > 1 and op.params["dimension"] == result.rank - 1
     large = row_bytes >= LEAST_JOINED_ROW_BYTES and result.nbytes >= LEAST_JOINED_BYTES
     return len(op.operands) > MOST_JOINED or (by_rows and large)
+
+
+def _summed(op: Op) -> bool:
+    """Whether YNNPACK computes an op of these types."""
+    avals = [*map(aval_of, op.operands), *map(aval_of, op.results)]
+    return op.name in SUMMED and all(str(aval.dtype) in SUMMED_TYPES for aval in avals)
 
 
 def _narrows(op: Op) -> bool:
@@ -189,16 +204,24 @@ def fuse(behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs
                 users[maker].add(index)
     for index in outputs:
         users[index].add(count)
-    whole = _read_once(behaviour, operands, users)
-    kernels = []
-    for root in reversed(range(count)):
-        if not users[root]:
-            for maker in operands[root]:
+    for index in reversed(range(count)):
+        if not users[index]:
+            for maker in operands[index]:
                 if 0 <= maker < count:
-                    users[maker].discard(root)
-            continue
-        kernels.append(_grown(root, behaviour, operands, users, whole))
-    return kernels[::-1]
+                    users[maker].discard(index)
+    kernels: dict[int, Kernel] = {}
+    for root in reversed(range(count)):  # the calls first, as the compiler does (library_rewriter.cc)
+        if behaviour[root].sums and users[root]:
+            kernels[root] = _grown(root, behaviour, operands, users, frozenset())
+    behaviour = [LIBRARY if index in kernels else how for index, how in enumerate(behaviour)]
+    operands = [
+        [*kernels[i].reads] if i in kernels else made_by if users[i] else [] for i, made_by in enumerate(operands)
+    ]
+    whole = _read_once(behaviour, operands, users)
+    for root in reversed(range(count)):
+        if users[root] and root not in kernels:
+            kernels[root] = _grown(root, behaviour, operands, users, whole)
+    return [kernels[root] for root in sorted(kernels)]
 
 
 def _grown(
@@ -217,9 +240,10 @@ def _grown(
         maker = -heapq.heappop(waiting)
         how = behaviour[maker]
         duplicated = users[maker] != {root}
-        if not how.loops or maker in whole or (how.costly and (duplicated or draft.read_often(maker))):
-            continue
-        if behaviour[root].sums and (duplicated or not how.product):
+        if behaviour[root].sums:
+            if duplicated or not how.summed:
+                continue
+        elif not how.loops or maker in whole or (how.costly and (duplicated or draft.read_often(maker))):
             continue
         if behaviour[root].updates and operands[root][0] in operands[maker] and (how.moves or draft.moves[maker]):
             continue  # it would read what has been written over (ShouldFuseInPlaceOp in instruction_fusion.cc)
@@ -260,12 +284,8 @@ def _read_once(
             for between in makers:
                 paths = behind[between] | bit.get(between, 0)
                 behind[reader] |= paths
-                fits = between not in once and _taken(behaviour[between], behaviour[reader])
+                fits = between not in once and behaviour[reader].takes and behaviour[between].loops
                 apart[reader] |= apart[between] if fits else paths
             if maker is not None and apart[reader] & bit[maker]:
                 once.add(maker)
     return frozenset(once)
-
-
-def _taken(maker: Traits, reader: Traits) -> bool:
-    return maker.loops and reader.takes and (maker.product or not reader.sums)

@@ -186,7 +186,7 @@ class _Line:
         ]
         needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
         needed.update(index for index, op in enumerate(self.ops) if op.effects)
-        behaviour = [traits(op, _elements(op), backend) for op in self.ops]
+        behaviour = [traits(op, most_elements(op), backend) for op in self.ops]
         return fuse(behaviour, operands, sorted(needed))
 
     def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
@@ -231,8 +231,9 @@ def _nbytes(atoms: Iterable[Atom]) -> float:
     return float(sum(atom.nbytes for atom in atoms if isinstance(atom, Value)))
 
 
-def _elements(op: Op) -> int:
-    return math.prod(aval_of(op.operands[0]).shape) if op.operands else 0
+def most_elements(op: Op) -> int:
+    """Of the largest array that an op reads or makes, whole."""
+    return max((math.prod(aval_of(atom).shape) for atom in (*op.operands, *op.results)), default=0)
 
 
 def _is_constant(atom: Atom, decisions: Decisions) -> bool:

@@ -26,7 +26,7 @@ from planner.program import Array, Collective, Fetch, Instruction, Program, Writ
 from planner.rearrange import rearranged
 from planner.reshard import Step
 from planner.scratch import op_scratch_bytes
-from planner.work import Work
+from planner.work import Work, most_elements
 
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
 """A copy of an array with its elements in another order."""
@@ -166,8 +166,9 @@ class _Writer:
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
+        how = traits(op, most_elements(op) / self.shards(op), self.cost.backend)
         self.append(
-            lines, op.name, traits(op, self.elements(op), self.cost.backend), operands, made, op.source, count,
+            lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
             shares=(0,) if updates_in_place(op) and fetched[0] is not None else (),
         )  # fmt: skip
@@ -180,11 +181,6 @@ class _Writer:
                 collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
             )  # fmt: skip
             made[position] = after
-
-    def elements(self, op: Op) -> float:
-        """Of its first operand, on one device."""
-        whole = math.prod(aval_of(op.operands[0]).shape) if op.operands else 0
-        return whole / self.shards(op)
 
     def inner(self, op: Op, count: float) -> tuple[list[tuple[int, Collective]], tuple[Collective, ...]]:
         """The reductions of an op's results, each with the result's position, and its exchanges of halos."""
