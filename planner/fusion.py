@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from costmodel.topology import Backend
 from planner.graph import Op, aval_of
 from planner.rules.elementwise import ELEMENTWISE
@@ -33,6 +35,8 @@ class Traits(NamedTuple):
         sums: it is a call of a library, which takes in what is read on the way to its result alone.
         summed: the library can take it in.
         updates: it writes a part of its first operand anew, in place.
+        joins: it puts arrays, or an array and what pads it, side by side.
+        parts: it is a loop for each part of its result, so that several read what it reads.
     """
 
     loops: bool = False
@@ -44,6 +48,8 @@ class Traits(NamedTuple):
     sums: bool = False
     summed: bool = False
     updates: bool = False
+    joins: bool = False
+    parts: bool = False
 
 
 LIBRARY = Traits()
@@ -58,7 +64,10 @@ NAMES_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "sharding_constrain
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
 
 LIBRARY_REDUCTIONS, LIBRARY_ELEMENTS = frozenset({"reduce_sum", "reduce_max", "reduce_min"}), 4096
-"""XLA's CPU compiler leaves these to YNNPACK where there are at least so many float32 elements to reduce."""
+"""XLA's CPU compiler leaves these to YNNPACK where there are at least so many floating-point elements to reduce."""
+
+LONGEST_REDUCED = 32
+"""Others it makes in two steps if they are longer (xla/hlo/transforms/simplifiers/tree_reduction_rewriter.cc)."""
 
 SUMMED = frozenset(
     {
@@ -100,9 +109,12 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
         return Traits(takes=True)
     if op.name in REDUCTIONS:
-        single = str(op.results[0].dtype) == "float32"
-        if backend == "cpu" and single and op.name in LIBRARY_REDUCTIONS and elements >= LIBRARY_ELEMENTS:
-            return Traits(takes=True, moves=True, sums=True, summed=True)
+        if backend == "cpu" and elements >= LIBRARY_ELEMENTS:
+            if op.name in LIBRARY_REDUCTIONS and jnp.issubdtype(op.results[0].dtype, jnp.floating):
+                return Traits(takes=True, moves=True, sums=True, summed=True)
+            reduced = aval_of(op.operands[0]).shape
+            if max((reduced[axis] for axis in op.params["axes"]), default=0) > LONGEST_REDUCED:
+                return LIBRARY
         return Traits(loops=True, takes=True, moves=True)
     if op.name == "dynamic_slice" or (op.name == "gather" and one_window(op)):
         return SLICE
@@ -116,8 +128,9 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
     reuses = op.name == "broadcast_in_dim"
     summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
-    updates = in_place or op.name == "dynamic_update_slice"
-    return Traits(True, True, costly, reuses, op.name in MOVES or updates, unary, summed=summed, updates=updates)
+    updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"
+    moves = op.name in MOVES or updates
+    return Traits(True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins)
 
 
 def one_window(op: Op) -> bool:
@@ -239,11 +252,13 @@ def _grown(
     while waiting:
         maker = -heapq.heappop(waiting)
         how = behaviour[maker]
-        duplicated = users[maker] != {root}
+        duplicated = behaviour[root].parts or users[maker] != {root}
         if behaviour[root].sums:
             if duplicated or not how.summed:
                 continue
         elif not how.loops or maker in whole or (how.costly and (duplicated or draft.read_often(maker))):
+            continue
+        if how.joins and duplicated and draft.moves[maker]:
             continue
         if behaviour[root].updates and operands[root][0] in operands[maker] and (how.moves or draft.moves[maker]):
             continue  # it would read what has been written over (ShouldFuseInPlaceOp in instruction_fusion.cc)

@@ -31,6 +31,9 @@ from planner.work import Work, most_elements
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
 """A copy of an array with its elements in another order."""
 
+PARTED = REARRANGED._replace(parts=True)
+"""The parts of an array, each copied by a loop of its own."""
+
 STACKED = Traits(takes=True)
 """Writing a round's result into its place among those of all rounds."""
 
@@ -312,7 +315,8 @@ class _Writer:
         moved, rest = array, (count,)
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
             moved = Array(array.shape, name, source, value)
-            self.append(lines, "copy", REARRANGED, (array,), (moved,), source, *rest)
+            how = PARTED if move.kind == "all-to-all" else REARRANGED
+            self.append(lines, "copy", how, (array,), (moved,), source, *rest)
         arrived = Array(made.shape, name, source, value) if moved is not array else made
         self.append(
             lines, move.kind, LIBRARY, (moved,), (arrived,), source, count, seconds=local, collectives=(collective,)
