@@ -8,7 +8,6 @@ elsewhere (out of a loop, what is the same in all rounds), they are as it makes 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants, root_of
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, invariants, root_of
 from planner.layout import Layout, shard_count, shard_shape
 from planner.opcost import fused_seconds, inner_collectives, whole_seconds
 from planner.program import Array, Collective, Fetch, Instruction, Program, Written
