@@ -112,6 +112,8 @@ class _Clock:
         self.kernels[program] = [(instructions[kernel.root], read) for kernel, read in zip(order, reads, strict=True)]
         last = {array: place for place, arrays in enumerate(reads) for array in arrays}
         home = {result: carried for result, carried in program.carried if result is not None}
+        for result in self.copied(program, home) if self.cpu else ():
+            del home[result]
         for place, kernel in enumerate(order):
             goes_on = {home.get(result) for result in instructions[kernel.root].results}
             free = {
@@ -154,8 +156,13 @@ class _Clock:
             self.found.arrays[array] = self.allocation(array, born, self.ends[array])
         for argument in program.inputs:
             self.found.arrays[argument] = self.allocation(argument, 0, end, "argument")
-        donated = any(donor is not None for donor in donors)
-        copied = self.copied(program, donors) if self.cpu and donated else frozenset()
+        homes = {
+            result: program.inputs[donor]
+            for result, donor in zip(program.outputs, donors, strict=True)
+            if result is not None and donor is not None
+        }
+        copied = self.copied(program, homes)
+        onward = {one for one, at in homes.items() if one not in copied and self.goes_on(program, one, at)}
         for result, donor in zip(program.outputs, donors, strict=True):
             if result is None or result in program.inputs:
                 continue
@@ -166,11 +173,11 @@ class _Clock:
             argument = program.inputs[donor]
             needed = self.ends.get(argument, 0)
             self.found.arrays.pop(result, None)
-            if result in copied:
+            if result in copied and self.cpu:
                 name = f"copy of {argument.name}"
                 self.found.arrays[result] = Allocation(argument.own_bytes, 1, needed, name, argument.source)
                 needed = 1
-            elif needed > born:  # elsewhere, until the argument goes
+            elif needed > born and result not in onward:  # elsewhere, until the argument goes
                 self.found.arrays[result] = self.allocation(result, born, needed)
             self.found.arrays[argument] = self.allocation(argument, 0, end, "argument", range(needed + 1, born))
         self.found.paces.update(_paces(self.graph, self.born))
@@ -184,13 +191,18 @@ class _Clock:
                 self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=alike)
         return self.found
 
-    def copied(self, program: Program, donors: Sequence[int | None]) -> frozenset[Array]:
-        """The results that take over the memory of an argument which is copied before.
+    def copied(self, program: Program, homes: Mapping[Array, Array]) -> frozenset[Array]:
+        """The results that take over the memory of an input which is copied before.
 
-        XLA puts kernels in order later. If nothing but their order sees to it that all others have read the argument
-        when the result is written, it copies the argument (openxla/xla: xla/service/copy_insertion.cc): weights, where
-        the gradient of what came in does not go into that of the weights.
+        XLA puts kernels in order later. If nothing but their order sees to it that all others have read the input when
+        the result is written, it copies the input (openxla/xla: xla/service/copy_insertion.cc): weights, where the
+        gradient of what came in does not go into that of the weights.
+
+        Args:
+            homes: for results, the inputs whose memory they are to take.
         """
+        if not homes:
+            return frozenset()
         before: dict[Array, int] = {}  # by what it makes: the kernels that a kernel needs, and itself, as bits
         readers = dict.fromkeys(program.inputs, 0)
         makers: dict[Array, tuple[Instruction, Mapping[Array, bool]]] = {}
@@ -203,14 +215,21 @@ class _Clock:
             before.update(dict.fromkeys(root.results, needed))
             makers.update(dict.fromkeys(root.results, (root, reads)))
         found = set()
-        for result, donor in zip(program.outputs, donors, strict=True):
-            if result in makers and donor is not None:
-                argument, (root, reads) = program.inputs[donor], makers[result]
-                last = {argument: reads[argument]} if argument in reads else {}
+        for result, at in homes.items():
+            if result in makers:
+                root, reads = makers[result]
+                last = {at: reads[at]} if at in reads else {}
                 written_over = last and taken_over(root, root.results.index(result), result, last) is None
-                if written_over or readers[argument] & ~before[result]:
+                if written_over or readers[at] & ~before[result]:
                     found.add(result)
         return frozenset(found)
+
+    def goes_on(self, program: Program, result: Array, argument: Array) -> bool:
+        """Whether a result is made by a loop that runs in the argument's memory."""
+        root = next((root for root, _ in self.kernels[program] if result in root.results), None)
+        if root is None or not root.bodies:
+            return False
+        return taken_over(root, root.results.index(result), result, {argument: True}) is argument
 
     @staticmethod
     def allocation(array: Array, start: int, end: int, role: Role = "temporary", idle: range = range(0)) -> Allocation:
