@@ -76,7 +76,11 @@ SUMMED = frozenset(
         "add", "add_any", "div", "max", "min", "mul", "pow", "sub",
     }
 )  # fmt: skip
-"""What YNNPACK computes on the way to those, of as many elements (xla/backends/cpu/ynn_support.cc in openxla/xla)."""
+"""What YNNPACK computes on the way to those, of as many elements (xla/backends/cpu/ynn_support.cc in openxla/xla).
+
+Other reductions are left out, though it takes them in where the layouts in between fit: an array that both read would
+then not exist, and counting too much is the smaller error.
+"""
 
 SUMMED_TYPES = frozenset({"float64", "float32", "bfloat16", "int8", "uint8"})
 
@@ -96,22 +100,23 @@ MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_sl
 LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"}) - {"threefry2x32"}
 """Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
 
-MOST_JOINED, LEAST_JOINED_ROW_BYTES, LEAST_JOINED_BYTES = 8, 64, 2048
-"""A concatenation is a kernel of its own if it joins more arrays than that, or joins at least so much row by row."""
+MOST_JOINED, LEAST_JOINED_ROW = 8, 128
+"""A concatenation is a kernel of its own if it joins more arrays than that, or rows of at least so many elements."""
 
 
-def traits(op: Op, elements: float, backend: Backend) -> Traits:
+def traits(op: Op, elements: float, backend: Backend, row: int | None = None) -> Traits:
     """How an op behaves in a loop.
 
     Args:
         elements: of the largest array that it reads or makes, on one device.
+        row: see `joined_apart`.
     """
     if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
         return Traits(takes=True)
     if op.name in REDUCTIONS:
         if backend == "cpu" and elements >= LIBRARY_ELEMENTS:
             if op.name in LIBRARY_REDUCTIONS and jnp.issubdtype(op.results[0].dtype, jnp.floating):
-                return Traits(takes=True, moves=True, sums=True, summed=True)
+                return Traits(takes=True, moves=True, sums=True)
             reduced = aval_of(op.operands[0]).shape
             if max((reduced[axis] for axis in op.params["axes"]), default=0) > LONGEST_REDUCED:
                 return LIBRARY
@@ -119,7 +124,7 @@ def traits(op: Op, elements: float, backend: Backend) -> Traits:
     if op.name == "dynamic_slice" or (op.name == "gather" and one_window(op)):
         return SLICE
     in_place = op.name.startswith("scatter") and one_window(op)
-    if op.effects or (op.name in JOINS and joined_apart(op)) or not (op.name in LOOPS or in_place):
+    if op.effects or (op.name in JOINS and joined_apart(op, row)) or not (op.name in LOOPS or in_place):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
@@ -138,13 +143,16 @@ def one_window(op: Op) -> bool:
     return math.prod(aval_of(op.operands[1]).shape[:-1]) == 1
 
 
-def joined_apart(op: Op) -> bool:
-    """Whether a concatenation, or the one that a roll ends with, is a kernel of its own."""
+def joined_apart(op: Op, row: int | None = None) -> bool:
+    """Whether a concatenation, or the one that a roll ends with, is a kernel of its own.
+
+    Args:
+        row: how many elements the innermost dimension of its result has on one device; None for all.
+    """
     result = op.results[0]
-    row_bytes = result.shape[-1] * result.itemsize
     by_rows = result.rank > 1 and op.params["dimension"] == result.rank - 1
-    large = row_bytes >= LEAST_JOINED_ROW_BYTES and result.nbytes >= LEAST_JOINED_BYTES
-    return len(op.operands) > MOST_JOINED or (by_rows and large)
+    large = by_rows and (result.shape[-1] if row is None else row) >= LEAST_JOINED_ROW
+    return len(op.operands) > MOST_JOINED or large
 
 
 def _summed(op: Op) -> bool:

@@ -12,8 +12,12 @@ from planner.fusion import joined_apart
 from planner.graph import Op, aval_of
 
 
-def rearranged(op: Op) -> Mapping[int, int]:
-    """The positions of those operands, each with the dimension that the copy has innermost."""
+def rearranged(op: Op, row: int | None = None) -> Mapping[int, int]:
+    """The positions of those operands, each with the dimension that the copy has innermost.
+
+    Args:
+        row: see `planner.fusion.joined_apart`.
+    """
     if op.name == "dot_general":
         (contracted, batch) = op.params["dimension_numbers"]
         orders = {
@@ -26,7 +30,7 @@ def rearranged(op: Op) -> Mapping[int, int]:
             0: (numbers.lhs_spec[0], *numbers.lhs_spec[2:], numbers.lhs_spec[1]),
             1: (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0]),
         }
-    elif op.name == "roll" and joined_apart(op):
+    elif op.name == "roll" and joined_apart(op, row):
         return {0: len(aval_of(op.operands[0]).shape) - 1}
     else:
         return {}

@@ -162,13 +162,14 @@ class _Writer:
         reductions, halos = self.inner(op, count)
         made = [Array(array.shape, op.name, op.source, array.value) for array in results] if reductions else results
         fetched = list(fetched)
-        for position in rearranged(op) if self.cost.backend == "cpu" else {}:
+        row = results[0].shape[-1] if results and results[0].shape else None
+        for position in rearranged(op, row) if self.cost.backend == "cpu" else {}:
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        how = traits(op, most_elements(op) / self.shards(op), self.cost.backend)
+        how = traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
+from peaks import ONE, compiled_peak_of, peak_of
 
 from planner import plan
 from planner.memory import Allocation, peak
 
 P = PartitionSpec
 S = jax.ShapeDtypeStruct
-ONE = AbstractMesh((1,), ("x",))
 EIGHT = AbstractMesh((8,), ("x",))
 MIB = 1 << 20
 
@@ -70,11 +70,6 @@ def test_of_several_alike_as_many_lie_in_idle_memory_as_there_is_room_for() -> N
         Allocation(15.0, 2, 4, "a", alike=5),
     ]
     assert peak(arrays).nbytes == 12.0 + 2 * 3.0
-
-
-def peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], mesh: AbstractMesh = ONE, **options: Any) -> float:
-    args = tuple(S(shape, jnp.float32) for shape in shapes)
-    return plan(fn, args, mesh, **options).prediction.peak_bytes
 
 
 ARRAY = (256, 1024)
@@ -148,57 +143,6 @@ def test_a_loop_takes_no_memory_that_a_contraction_has_in_another_shape(fn: Call
     assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.01)
 
 
-LONG, POINTS = (1024, 256), (64, 256)
-
-
-def _deviation(x: jax.Array) -> jax.Array:
-    return (x - x.max(-1, keepdims=True)) ** 2
-
-
-@pytest.mark.parametrize(
-    ("fn", "shapes"),
-    [
-        (lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1), (LONG, POINTS)),
-        (lambda x, y: jnp.exp(-jnp.abs(x[:, None] - y[None])).max(-1), (LONG, POINTS)),
-        (lambda x: _deviation(x).sum(-1), (LONG,)),
-        (lambda x: jax.nn.relu(x.reshape(32, 32, 256)).sum(-1), (LONG,)),
-        (lambda x: jnp.where(x > 0, x, 0.0).sum(-1), (LONG,)),
-        (lambda x: (lambda y: (y.sum(-1), y + 1))(x * 2), (LONG,)),
-        (lambda x: (_deviation(x).sum(-1), _deviation(x).sum(0)), (LONG,)),
-        (lambda x, y: (x * jnp.exp(y)).sum(-1), (LONG, (256,))),
-        (lambda x: jnp.tanh(x).prod(-1), (LONG,)),
-        (lambda x: jnp.tanh(x).prod(-1), ((8192, 32),)),
-    ],
-    ids=["distances", "largest", "two", "reshaped", "select", "another reader", "both", "few", "no sum", "short"],
-)
-def test_a_sum_takes_in_what_nobody_else_reads(fn: Callable[..., Any], shapes: Any) -> None:
-    """As far as the library computes it; the select is an array, and so is what has another reader."""
-    compiled = compiled_peak_of(fn, *shapes)
-    assert 0.97 <= peak_of(fn, *shapes) / compiled <= 1.03
-
-
-@pytest.mark.parametrize(
-    "readers",
-    [
-        lambda y: (y[64:] * 2, y[:64] * 2),
-        lambda y: (y[::-1] * 2, y[:, ::-1] * 3),
-        lambda y: (y - 3, y * 3),
-        lambda y: y[64:] * 2,
-    ],
-    ids=["parts", "turned", "as it is", "once"],
-)
-@pytest.mark.parametrize(
-    "join", [lambda x: jnp.pad(x, ((0, 16), (0, 0))), lambda x: jnp.roll(x, 1, 0)], ids=["pad", "roll"]
-)
-def test_what_is_joined_is_not_joined_again_for_each_part_of_it(
-    join: Callable[[jax.Array], jax.Array], readers: Callable[[jax.Array], Any]
-) -> None:
-    def fn(x: jax.Array) -> Any:
-        return readers(-join(x))
-
-    assert peak_of(fn, (2032, 256)) == pytest.approx(compiled_peak_of(fn, (2032, 256)), rel=0.02)
-
-
 @pytest.mark.parametrize(
     "split", [P(None, ("x", "y")), P(("x", "y")), P("x", "y"), P()], ids=["heads", "batch", "both", "neither"]
 )
@@ -212,13 +156,6 @@ def test_attention_by_heads(split: PartitionSpec) -> None:
     found = planned.jit().lower(*args).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     assert planned.prediction.peak_bytes == pytest.approx(compiled, rel=0.01)
-
-
-def compiled_peak_of(fn: Callable[..., Any], *shapes: tuple[int, ...], **options: Any) -> float:
-    args = [S(shape, jnp.float32) for shape in shapes]
-    found = jax.jit(fn, **options).lower(*args).compile().memory_analysis()
-    sizes = found.argument_size_in_bytes, found.output_size_in_bytes, found.temp_size_in_bytes
-    return float(sum(sizes) - found.alias_size_in_bytes)
 
 
 def _layer(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -273,6 +210,29 @@ def test_what_goes_round_a_loop_is_updated_in_place(step: Callable[[jax.Array], 
         return lax.fori_loop(0, 10, lambda _, u: step(u), u)
 
     assert peak_of(fn, ARRAY) == pytest.approx(compiled_peak_of(fn, ARRAY), rel=0.01)
+
+
+def _leapfrog(state: Any, _: None) -> Any:
+    u, v = state
+    v = v + 0.1 * (jnp.roll(u, 1, axis=0) - 6 * u)
+    return (u + 0.1 * v, v), None
+
+
+def _watched(state: Any, _: None) -> Any:
+    (u, v), _ = _leapfrog(state, None)
+    return (u, v), jnp.sum(state[0] ** 2)
+
+
+@pytest.mark.parametrize("step", [_leapfrog, _watched], ids=["leapfrog", "watched"])
+@pytest.mark.parametrize("donated", [(0, 1), ()], ids=["donated", "kept"])
+def test_a_loop_goes_on_in_donated_memory_and_copies_what_is_read_beside(step: Any, donated: tuple[int, ...]) -> None:
+    """Nothing but the order of kernels sees to it that the sum has read what the step writes over."""
+
+    def fn(u: jax.Array, v: jax.Array) -> Any:
+        return lax.scan(step, (u, v), None, length=10)
+
+    predicted = peak_of(fn, ARRAY, ARRAY, donate_argnums=donated)
+    assert predicted == pytest.approx(compiled_peak_of(fn, ARRAY, ARRAY, donate_argnums=donated), rel=0.01)
 
 
 def test_a_loop_goes_on_in_the_memory_of_what_was_made_for_it() -> None:

@@ -1,0 +1,69 @@
+"""Which arrays exist: what sums and loops take in, on one device, against the compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from peaks import compiled_peak_of, peak_of
+
+LONG, POINTS = (1024, 256), (64, 256)
+
+
+def _deviation(x: jax.Array) -> jax.Array:
+    return (x - x.max(-1, keepdims=True)) ** 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1), (LONG, POINTS)),
+        (lambda x, y: jnp.exp(-jnp.abs(x[:, None] - y[None])).max(-1), (LONG, POINTS)),
+        (lambda x: _deviation(x).sum(-1), (LONG,)),
+        (lambda x: jax.nn.relu(x.reshape(32, 32, 256)).sum(-1), (LONG,)),
+        (lambda x: jnp.where(x > 0, x, 0.0).sum(-1), (LONG,)),
+        (lambda x: (lambda y: (y.sum(-1), y + 1))(x * 2), (LONG,)),
+        (lambda x: (_deviation(x).sum(-1), _deviation(x).sum(0)), (LONG,)),
+        (lambda x, y: (x * jnp.exp(y)).sum(-1), (LONG, (256,))),
+        (lambda x: jnp.tanh(x).prod(-1), (LONG,)),
+        (lambda x: jnp.tanh(x).prod(-1), ((8192, 32),)),
+    ],
+    ids=["distances", "largest", "two", "reshaped", "select", "another reader", "both", "few", "no sum", "short"],
+)
+def test_a_sum_takes_in_what_nobody_else_reads(fn: Callable[..., Any], shapes: Any) -> None:
+    """As far as the library computes it; the select is an array, and so is what has another reader."""
+    compiled = compiled_peak_of(fn, *shapes)
+    assert 0.97 <= peak_of(fn, *shapes) / compiled <= 1.03
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        lambda y: (y[64:] * 2, y[:64] * 2),
+        lambda y: (y[::-1] * 2, y[:, ::-1] * 3),
+        lambda y: (y - 3, y * 3),
+        lambda y: y[64:] * 2,
+    ],
+    ids=["parts", "turned", "as it is", "once"],
+)
+@pytest.mark.parametrize(
+    "join", [lambda x: jnp.pad(x, ((0, 16), (0, 0))), lambda x: jnp.roll(x, 1, 0)], ids=["pad", "roll"]
+)
+def test_what_is_joined_is_not_joined_again_for_each_part_of_it(
+    join: Callable[[jax.Array], jax.Array], readers: Callable[[jax.Array], Any]
+) -> None:
+    def fn(x: jax.Array) -> Any:
+        return readers(-join(x))
+
+    assert peak_of(fn, (2032, 256)) == pytest.approx(compiled_peak_of(fn, (2032, 256)), rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [(64, 127), (64, 128), (32, 32, 64), (8, 8, 256)])
+def test_long_rows_are_joined_by_a_kernel_of_its_own(shape: tuple[int, ...]) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return x + jnp.roll(x, 1, -1)
+
+    assert peak_of(fn, shape) == pytest.approx(compiled_peak_of(fn, shape), rel=0.02)
