@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -112,21 +112,30 @@ class _Clock:
         self.kernels[program] = [(instructions[kernel.root], read) for kernel, read in zip(order, reads, strict=True)]
         last = {array: place for place, arrays in enumerate(reads) for array in arrays}
         home = {result: carried for result, carried in program.carried if result is not None}
-        for result in self.copied(program, home) if self.cpu else ():
-            del home[result]
+        stays = home.keys() - self.copied(program, home) if self.cpu else set[Array]()
         for place, kernel in enumerate(order):
             goes_on = {home.get(result) for result in instructions[kernel.root].results}
             free = {
                 array: alike
                 for array, alike in reads[place].items()
-                if last[array] == place and (array in maker or array in goes_on)
+                if last[array] == place and (array in maker or (array in goes_on and not self.cpu))
             }
-            self.execute(kernel, instructions, reads[place], free)
+            self.execute(kernel, instructions, reads[place], free, stays)
 
     def execute(
-        self, kernel: Kernel, instructions: Sequence[Instruction], reads: Iterable[Array], free: dict[Array, bool]
+        self,
+        kernel: Kernel,
+        instructions: Sequence[Instruction],
+        reads: Iterable[Array],
+        free: dict[Array, bool],
+        stays: Collection[Array],
     ) -> None:
-        """Runs a kernel; `free` holds what it is the last to read, and whether element by element."""
+        """Runs a kernel.
+
+        Args:
+            free: what it is the last to read, and whether element by element.
+            stays: results that are written where the loop keeps what they take the place of.
+        """
         self.time += 2
         found, root = self.found, instructions[kernel.root]
         found.lines[self.time] = root.source
@@ -134,6 +143,8 @@ class _Clock:
             found.starts.setdefault(instructions[index], self.time)
         alive = dict.fromkeys((*reads, *root.results))
         for position, result in enumerate(root.results):
+            if result in stays:
+                continue
             shared = taken_over(root, position, result, free)
             if shared is not None:
                 del free[shared], alive[shared]  # its memory is the result's as soon as a loop begins

@@ -127,7 +127,7 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     if op.effects or (op.name in JOINS and joined_apart(op, row)) or not (op.name in LOOPS or in_place):
         return LIBRARY
     result = op.results[0]
-    large = [aval for aval in map(aval_of, op.operands) if len(aval.shape) >= max(1, result.rank)]
+    large = [aval for aval in map(aval_of, op.operands) if _true_rank(aval.shape) >= max(1, _true_rank(result.shape))]
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
     costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
@@ -136,6 +136,10 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"
     moves = op.name in MOVES or updates
     return Traits(True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins)
+
+
+def _true_rank(shape: tuple[int, ...]) -> int:
+    return sum(size > 1 for size in shape)
 
 
 def one_window(op: Op) -> bool:
@@ -288,11 +292,19 @@ def _read_once(
 ) -> frozenset[int]:
     """Ops of several large operands that cannot be taken in on every path to some reader: they are computed once.
 
-    Computed again, they would read those operands again. A residual connection is one: its sum is read by the sum
+    Computed again, they would read those operands again; a broadcast is no such operand. A residual connection is one: its sum is read by the sum
     after it, which reads too what a contraction made of it (ComputeGloballyUnfusible in instruction_fusion.cc).
     """
     count = len(behaviour)
-    asked = (index for index, how in enumerate(behaviour) if not how.unary)
+
+    def broadcast(maker: int) -> bool:
+        return 0 <= maker < count and behaviour[maker].reuses and not behaviour[maker].moves
+
+    asked = (
+        index
+        for index, how in enumerate(behaviour)
+        if not how.unary and sum(not broadcast(maker) for maker in operands[index]) > 1
+    )
     bit = {index: 1 << place for place, index in enumerate(asked)}
     once = {index for index in bit if count in users[index]}
     behind, apart = [0] * count, [0] * count  # which of those asked of are behind an op; which not by loops alone

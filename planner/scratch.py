@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 from costmodel.model import MeshCost
+from planner.cumulative import CUMULATIVE, windows
 from planner.decisions import Member
 from planner.graph import Op, Value
-from planner.layout import shard_elements
+from planner.layout import shard_elements, shard_shape
 from planner.opcost import inner_collectives
 from planner.rearrange import rearranged
 from planner.reshard import Step
@@ -35,8 +36,8 @@ def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> floa
 def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
     """All that there is for an op's sake but its operands and results.
 
-    That is what it needs itself, operands that are copied into another order, and what is reduced on one device until
-    the all-reduce is through.
+    That is what it needs itself, operands that are copied into another order, windows of cumulative ops, and what is
+    reduced on one device until the all-reduce is through.
     """
     if cost.backend != "cpu":
         return 0.0
@@ -47,7 +48,12 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
         for position in rearranged(member.op)
         if isinstance(value := member.op.operands[position], Value)
     )
-    return max(partial, default=0.0) + sum(copied) + op_scratch_bytes(member, strategy, cost)
+    op, made = member.op, 0.0
+    if op.name in CUMULATIVE:
+        layout = strategy.layout(member.dims(member.rule.results[0]))
+        shapes = windows(op, shard_shape(op.results[0].shape, layout, cost.axis_sizes))
+        made = sum(map(math.prod, shapes)) * op.results[0].itemsize
+    return max(partial, default=0.0) + sum(copied) + made + op_scratch_bytes(member, strategy, cost)
 
 
 def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.topology import Backend
+from planner.cumulative import CUMULATIVE
 from planner.decisions import Decisions
 from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
@@ -26,7 +27,7 @@ CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("pow", "tan", "atan2", "cbrt", "lgamma", "digamma", "rem"), "power"),
     "rev": "rearrange rows",
     **dict.fromkeys(("scatter", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"), "scatter"),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), "cumulative"),
+    **dict.fromkeys(CUMULATIVE, "cumulative"),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), "window"),
     **dict.fromkeys(("select_and_scatter", "select_and_scatter_add"), "window gradient"),
     **dict.fromkeys(("random_bits", "threefry2x32"), "random"),

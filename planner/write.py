@@ -16,8 +16,9 @@ from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
 from planner.assignment import Assignment
+from planner.cumulative import OF_WINDOWS, windows
 from planner.decisions import REPLICATED, Home, Use
-from planner.fusion import LIBRARY, NAMES_ONLY, SLICE, Traits, traits
+from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, invariants, root_of
 from planner.layout import Layout, shard_count, shard_shape
 from planner.opcost import fused_seconds, inner_collectives, whole_seconds
@@ -65,13 +66,14 @@ Copies = dict[Value, dict[Layout, Array]]
 
 @dataclass(frozen=True, eq=False)
 class _Hoisted:
-    """Where what is the same in all rounds of a loop is resharded: before it.
+    """Where what is the same in all rounds of a loop is made and resharded: before it.
 
     Attributes:
         before, count: the instructions around the loop, and how often they run.
         inside: those in it, all of which find the copies there.
-        made: the layouts in which it is there, that of the loop's operand at least.
-        entering: the copies that the loop reads beside its operands.
+        made: the layouts in which it is there.
+        entering: what the loop reads beside its operands.
+        operand: the array that is an operand of the loop already; None if what is in the loop makes the value.
     """
 
     before: _Lines
@@ -79,6 +81,12 @@ class _Hoisted:
     inside: _Lines
     made: dict[Layout, Array]
     entering: list[Array]
+    operand: Array | None
+
+    def enter(self, array: Array, lines: _Lines) -> None:
+        """Notes that an array is read in these lines."""
+        if lines is not self.before and array is not self.operand:
+            self.entering.append(array)
 
 
 class _Writer:
@@ -140,8 +148,15 @@ class _Writer:
                 self.roots.update(zip(op.results, inner.outputs, strict=True))
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
-            fetched = [self.fetch(a, use, copies, lines, count, op) for a, use in zip(op.operands, uses, strict=True)]
-            if op.bodies:
+            outer = self.unchanging(op)
+            where, often = (lines, count) if outer is None else (outer.before, outer.count)
+            fetched = [self.fetch(a, use, copies, where, often, op) for a, use in zip(op.operands, uses, strict=True)]
+            if outer is not None:
+                self.compute(op, fetched, outer.count, outer.before)
+                for value in op.results:
+                    made = {self.assignment.home(value): self.arrays[value]}
+                    self.hoisted[value] = replace(outer, made=made, operand=None)
+            elif op.bodies:
                 self.loop(op, fetched, each, lines)
             elif op.name in NAMES_ONLY and fetched[0] is not None:
                 self.arrays[op.results[0]] = fetched[0]
@@ -153,6 +168,22 @@ class _Writer:
     def times(self, part: Op | Value, scope: Body) -> int:
         """For how many an op or a value stands; what is inside an op happens as often as that."""
         return self.graph.times(part) if scope is self.graph.body else 1
+
+    def unchanging(self, op: Op) -> _Hoisted | None:
+        """Where an op of a loop is computed if it is the same in all rounds; None if it is not, or not worth it.
+
+        As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
+        readers; here it stays.
+        """
+        if op.bodies or op.effects or op.name in (*NAMES_ONLY, *MOVES, "broadcast_in_dim"):
+            return None
+        roots = (root_of(atom, self.roots) for atom in op.operands)
+        found = [
+            self.hoisted.get(root)
+            for root in roots
+            if isinstance(root, Value) and root in self.arrays and root not in self.decisions.constant
+        ]
+        return found[0] if found and None not in found else None
 
     def compute(self, op: Op, fetched: Sequence[Array | None], count: float, lines: _Lines) -> None:
         """An op, followed by the collectives that reduce its results; operands that are constants are None."""
@@ -169,11 +200,16 @@ class _Writer:
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        how = traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
+        between = windows(op, results[0].shape) if self.cost.backend == "cpu" else []
+        for shape in between:
+            array = Array(shape, f"windows of {op.name}", op.source, op.results[0])
+            self.append(lines, "windows", LIBRARY, operands, (array,), op.source, count)
+            operands = [array]
+        how = OF_WINDOWS if between else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
-            shares=(0,) if updates_in_place(op) and fetched[0] is not None else (),
+            shares=_shares(op, fetched, made),
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
@@ -221,7 +257,7 @@ class _Writer:
             for position, value in invariants(op, body) if self.cost.hoists and op.trips else ():
                 array = operands[position] or self.home(value, op.name, op.source, shared=True)  # a constant
                 made = {self.assignment.home(value): array}
-                self.hoisted[value] = _Hoisted(lines, count, inner, made, copies)
+                self.hoisted[value] = _Hoisted(lines, count, inner, made, copies, array)
             bodies.append(self.inside(op, body, each, inner))
         stacked = results[len(carry) :] if op.primitive is jex_primitives.scan_p else ()
         empty = [replace(array) for array in stacked]
@@ -275,9 +311,12 @@ class _Writer:
         root = root_of(atom, self.roots)
         if isinstance(root, Literal) or root not in self.arrays:
             return None
-        if use is None:
-            return self.arrays[root]
         hoisted = self.hoisted.get(root)
+        if use is None:
+            array = self.arrays[root]
+            if hoisted is not None:
+                hoisted.enter(array, lines)
+            return array
         if hoisted is None:
             before, each = lines, count * self.times(root, use.scope)
             available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
@@ -296,8 +335,8 @@ class _Writer:
             if hoisted is not None:
                 hoisted.inside.kept += wanted
         array = self.assignment.route(use, root, available, step)
-        if hoisted is not None and array is not hoisted.made[self.assignment.home(root)]:
-            hoisted.entering.append(array)
+        if hoisted is not None:
+            hoisted.enter(array, lines)
         return array
 
     def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
@@ -328,6 +367,18 @@ class _Writer:
         if arrived is not made:
             self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
         return made
+
+
+def _shares(op: Op, fetched: Sequence[Array | None], made: Sequence[Array]) -> tuple[int | None, ...]:
+    """See `Instruction.shares`; what goes round a loop is not sorted in place, nor what has another shape."""
+    if updates_in_place(op) and fetched[0] is not None:
+        return (0,)
+    if op.name == "sort" and None not in fetched:
+        fits = [
+            one is not None and not one.shared and one.shape == made[place].shape for place, one in enumerate(fetched)
+        ]
+        return tuple(place if fit else None for place, fit in enumerate(fits))
+    return ()
 
 
 def updates_in_place(op: Op) -> bool:

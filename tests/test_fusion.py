@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 from peaks import compiled_peak_of, peak_of
 
 LONG, POINTS = (1024, 256), (64, 256)
@@ -67,3 +68,19 @@ def test_long_rows_are_joined_by_a_kernel_of_its_own(shape: tuple[int, ...]) -> 
         return x + jnp.roll(x, 1, -1)
 
     assert peak_of(fn, shape) == pytest.approx(compiled_peak_of(fn, shape), rel=0.02)
+
+
+@pytest.mark.parametrize("shape", [(1024, 256), (8192, 33), (16384, 16)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: lax.cumsum(x, 1),
+        lambda x: lax.cummax(x, 0, reverse=True),
+        lambda x: jnp.tanh(lax.cumsum(jnp.tanh(x), 1)),
+        lambda x: jnp.sort(lax.cumlogsumexp(jnp.sort(x, 1), 1), 0),
+        lambda x: lax.fori_loop(0, 9, lambda _, x: lax.cumsum(x, 1) * 2, x),
+    ],
+    ids=["sum", "largest so far", "between loops", "between sorts", "round and round"],
+)
+def test_cumulative_ops_go_by_way_of_windows(fn: Callable[[jax.Array], jax.Array], shape: tuple[int, ...]) -> None:
+    assert 0.98 <= peak_of(fn, shape) / compiled_peak_of(fn, shape) <= 1.05
