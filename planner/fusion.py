@@ -134,7 +134,7 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     reuses = op.name == "broadcast_in_dim"
     summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
     updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"
-    moves = op.name in MOVES or updates
+    moves, unary = op.name in MOVES or updates, unary and not updates  # what is in place would be read elsewhere too
     return Traits(True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins)
 
 
@@ -292,8 +292,9 @@ def _read_once(
 ) -> frozenset[int]:
     """Ops of several large operands that cannot be taken in on every path to some reader: they are computed once.
 
-    Computed again, they would read those operands again; a broadcast is no such operand. A residual connection is one: its sum is read by the sum
-    after it, which reads too what a contraction made of it (ComputeGloballyUnfusible in instruction_fusion.cc).
+    Computed again, they would read those operands again; a broadcast is no such operand. A residual connection is one:
+    its sum is read by the sum after it, which reads too what a contraction made of it (ComputeGloballyUnfusible in
+    instruction_fusion.cc).
     """
     count = len(behaviour)
 
