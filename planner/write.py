@@ -193,16 +193,17 @@ class _Writer:
         reductions, halos = self.inner(op, count)
         made = [Array(array.shape, op.name, op.source, array.value) for array in results] if reductions else results
         fetched = list(fetched)
-        row = results[0].shape[-1] if results and results[0].shape else None
+        shape = results[0].shape if results else ()
+        row = shape[-1] if shape else None
         for position in rearranged(op, row) if self.cost.backend == "cpu" else {}:
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        between = windows(op, results[0].shape) if self.cost.backend == "cpu" else []
-        for shape in between:
-            array = Array(shape, f"windows of {op.name}", op.source, op.results[0])
+        between = windows(op, shape) if self.cost.backend == "cpu" else []
+        for each in between:
+            array = Array(each, f"windows of {op.name}", op.source, op.results[0])
             self.append(lines, "windows", LIBRARY, operands, (array,), op.source, count)
             operands = [array]
         how = OF_WINDOWS if between else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
