@@ -210,13 +210,17 @@ class _Draft:
         return self.reuses[index] or (self.readers[index] > 1 and self.moves[index])
 
 
-def fuse(behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs: Sequence[int]) -> list[Kernel]:
+def fuse(
+    behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs: Sequence[int], alike: bool = False
+) -> list[Kernel]:
     """The kernels of a straight line of ops.
 
     Args:
         behaviour: of each op, in program order.
         operands: for each op, the indices of the ops whose results it reads; other numbers stand for inputs.
         outputs: the ops whose results are needed afterwards.
+        alike: whether layers that do the same are to have the same kernels. XLA does not see to that on CPUs: where a
+            residual stream is added to a broadcast, the n-th layer's loop computes it anew from 2 n arrays.
 
     Returns:
         the kernels in program order of their roots.
@@ -242,7 +246,7 @@ def fuse(behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs
     operands = [
         [*kernels[i].reads] if i in kernels else made_by if users[i] else [] for i, made_by in enumerate(operands)
     ]
-    whole = _read_once(behaviour, operands, users)
+    whole = _read_once(behaviour, operands, users, alike)
     for root in reversed(range(count)):
         if users[root] and root not in kernels:
             kernels[root] = _grown(root, behaviour, operands, users, whole)
@@ -288,7 +292,7 @@ def _grown(
 
 
 def _read_once(
-    behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], users: Sequence[set[int]]
+    behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], users: Sequence[set[int]], alike: bool
 ) -> frozenset[int]:
     """Ops of several large operands that cannot be taken in on every path to some reader: they are computed once.
 
@@ -299,7 +303,7 @@ def _read_once(
     count = len(behaviour)
 
     def broadcast(maker: int) -> bool:
-        return 0 <= maker < count and behaviour[maker].reuses and not behaviour[maker].moves
+        return not alike and 0 <= maker < count and behaviour[maker].reuses and not behaviour[maker].moves
 
     asked = (
         index

@@ -188,7 +188,7 @@ class _Line:
         needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
         needed.update(index for index, op in enumerate(self.ops) if op.effects)
         behaviour = [traits(op, most_elements(op), backend) for op in self.ops]
-        return fuse(behaviour, operands, sorted(needed))
+        return fuse(behaviour, operands, sorted(needed), alike=True)
 
     def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
         """The ops and positions at which a kernel reads what it did not make, each array once."""
