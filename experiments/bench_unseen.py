@@ -23,7 +23,8 @@ ABOUT = f"""## Programs that nothing was tuned to
 
 `make bench-unseen`: the audit of plans, layouts by hand and {RANDOM_PLANS} plans drawn at random, for programs that
 were written to see how far the model carries, and taken as they came out at first. How far off they are is what to
-expect of a program of one's own; but for {", ".join(LOOKED_INTO)}: those were looked into since, and mended for in part."""
+expect of a program of one's own; but for {", ".join(LOOKED_INTO)}: those were looked into since, and in part
+mended for."""
 """What stands above the table in docs/results.md."""
 
 
