@@ -14,7 +14,7 @@ from experiments import arguments
 from experiments.bench_audit import RANDOM_PLANS, audits, report
 from experiments.cases import Cases, offer_devices
 from experiments.results import OUT
-from experiments.unseen import PROGRAMS
+from experiments.unseen import LOOKED_INTO, PROGRAMS
 from planner import plan
 
 MESHES = ("2x4", "2x2x2")
@@ -22,8 +22,9 @@ CASES = Cases(OUT / "bench-unseen")
 ABOUT = f"""## Programs that nothing was tuned to
 
 `make bench-unseen`: the audit of plans, layouts by hand and {RANDOM_PLANS} plans drawn at random, for programs that
-were written to see how far the model carries. Rules, prices and memory were not made with them in view; how far off
-they are is what to expect of a program of one's own."""
+were written to see how far the model carries, and taken as they came out at first. How far off they are is what to
+expect of a program of one's own; but for {", ".join(LOOKED_INTO)}: those were looked into since, and in part
+mended for."""
 """What stands above the table in docs/results.md."""
 
 

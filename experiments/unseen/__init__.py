@@ -1,19 +1,19 @@
 """Programs that no part of the model was tuned to: written once, to see how far it carries, and planned by shape alone.
 
-What is mended for one of them is mended for its kind, or the program is no longer unseen: then it belongs into
-`experiments.workloads`, and another comes in its place.
+Once the compiled program of one has been looked into, it is no longer unseen, whatever is mended then: it stays for
+what it tells of that, and others come beside it.
 
 >>> sorted(PROGRAMS)[:3]
-['clip', 'decode', 'gaussian-process']
+['clip', 'conjugate-gradients', 'coupling-flow']
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from experiments.unseen import networks, science
+from experiments.unseen import later, networks, science
 from experiments.unseen.program import Program
 
-__all__ = ["PROGRAMS", "Program"]
+__all__ = ["LOOKED_INTO", "PROGRAMS", "Program"]
 
 PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
     {
@@ -31,6 +31,19 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
         "gaussian-process": science.gaussian_process,
         "navier-stokes": science.navier_stokes,
         "k-means": science.k_means,
+        "lattice-boltzmann": later.lattice_boltzmann,
+        "conjugate-gradients": later.conjugate_gradients,
+        "translation": later.translation,
+        "ising": later.ising,
+        "coupling-flow": later.coupling_flow,
+        "linear-attention": later.linear_attention,
+        "sinkhorn": later.sinkhorn,
     }
 )
 """By name, what makes the program."""
+
+LOOKED_INTO = (
+    "k-means", "gaussian-process", "navier-stokes", "wave-3d", "n-body", "state-space", "clip", "decode", "u-net",
+    "vae",
+)  # fmt: skip
+"""What was compared with its compiled program, array by array, and mended for in part."""
