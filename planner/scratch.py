@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 
 from costmodel.model import MeshCost
-from planner.cumulative import CUMULATIVE, windows
 from planner.decisions import Member
 from planner.graph import Op, Value
 from planner.layout import shard_elements, shard_shape
 from planner.opcost import inner_collectives
 from planner.rearrange import rearranged
 from planner.reshard import Step
+from planner.stages import stages
 from planner.strategies import Strategy
 
 INDEX_BYTES = 4
@@ -36,7 +36,7 @@ def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> floa
 def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
     """All that there is for an op's sake but its operands and results.
 
-    That is what it needs itself, operands that are copied into another order, windows of cumulative ops, and what is
+    That is what it needs itself, operands that are copied into another order, what it makes in steps, and what is
     reduced on one device until the all-reduce is through.
     """
     if cost.backend != "cpu":
@@ -48,11 +48,11 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
         for position in rearranged(member.op)
         if isinstance(value := member.op.operands[position], Value)
     )
-    op, made = member.op, 0.0
-    if op.name in CUMULATIVE:
-        layout = strategy.layout(member.dims(member.rule.results[0]))
-        shapes = windows(op, shard_shape(op.results[0].shape, layout, cost.axis_sizes))
-        made = sum(map(math.prod, shapes)) * op.results[0].itemsize
+    made = 0.0
+    if member.op.results:
+        result = member.op.results[0]
+        shape = shard_shape(result.shape, strategy.layout(member.dims(member.rule.results[0])), cost.axis_sizes)
+        made = sum(math.prod(each) for shapes in stages(member.op, shape) for each in shapes) * result.itemsize
     return max(partial, default=0.0) + sum(copied) + made + op_scratch_bytes(member, strategy, cost)
 
 

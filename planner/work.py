@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodel.topology import Backend
-from planner.cumulative import CUMULATIVE
 from planner.decisions import Decisions
 from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
 from planner.rearrange import innermost, rearranged
 from planner.rules import kernel_flops
+from planner.stages import CUMULATIVE
 
 CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),

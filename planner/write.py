@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
 from planner.assignment import Assignment
-from planner.cumulative import OF_WINDOWS, windows
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, invariants, root_of
 from planner.layout import Layout, shard_count, shard_shape
+from planner.lines import Hoisted, Lines
 from planner.opcost import fused_seconds, inner_collectives, whole_seconds
 from planner.program import Array, Collective, Fetch, Instruction, Program, Written
 from planner.rearrange import rearranged
 from planner.reshard import Step
 from planner.scratch import op_scratch_bytes
+from planner.stages import LAST, Shapes, counted, stages
 from planner.work import Work, most_elements
 
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
@@ -46,47 +47,8 @@ def write(assignment: Assignment) -> Written:
     return Written(program, writer.fetches)
 
 
-class _Lines:
-    """Instructions on the way.
-
-    Attributes:
-        wanted: what the next of them wants in another layout than it was made in.
-        kept: the same of the last one.
-    """
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self.wanted: list[tuple[Value, Body, Home, Home]] = []
-        self.kept: list[tuple[Value, Body, Home, Home]] = []
-
-
 Copies = dict[Value, dict[Layout, Array]]
 """In which layouts each value is there in one body; calls that are seen through have bodies of their own."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Hoisted:
-    """Where what is the same in all rounds of a loop is made and resharded: before it.
-
-    Attributes:
-        before, count: the instructions around the loop, and how often they run.
-        inside: those in it, all of which find the copies there.
-        made: the layouts in which it is there.
-        entering: what the loop reads beside its operands.
-        operand: the array that is an operand of the loop already; None if what is in the loop makes the value.
-    """
-
-    before: _Lines
-    count: float
-    inside: _Lines
-    made: dict[Layout, Array]
-    entering: list[Array]
-    operand: Array | None
-
-    def enter(self, array: Array, lines: _Lines) -> None:
-        """Notes that an array is read in these lines."""
-        if lines is not self.before and array is not self.operand:
-            self.entering.append(array)
 
 
 class _Writer:
@@ -100,7 +62,7 @@ class _Writer:
         self.fetches: list[Fetch] = []
         self.arrays: dict[Value, Array] = {}
         self.roots: dict[Value, Atom] = {}
-        self.hoisted: dict[Value, _Hoisted] = {}
+        self.hoisted: dict[Value, Hoisted] = {}
 
     def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
         """The value in the layout that it is made in."""
@@ -110,11 +72,11 @@ class _Writer:
         return self.arrays[value]
 
     def program(self, body: Body, inputs: Sequence[Array]) -> Program:
-        lines = _Lines()
+        lines = Lines()
         return self.closed(inputs, lines, self.run(body, 1.0, lines), "", 1.0)
 
     def closed(
-        self, inputs: Sequence[Array], lines: _Lines, outputs: Sequence[Array | None], source: str, count: float
+        self, inputs: Sequence[Array], lines: Lines, outputs: Sequence[Array | None], source: str, count: float
     ) -> Program:
         lines.wanted += lines.kept
         self.append(lines, "return", LIBRARY, [array for array in outputs if array is not None], (), source, count)
@@ -122,7 +84,7 @@ class _Writer:
 
     def append(
         self,
-        lines: _Lines,
+        lines: Lines,
         name: str,
         how: Traits,
         operands: Sequence[Array],
@@ -136,7 +98,7 @@ class _Writer:
         self.fetches += (Fetch(*wanted, made) for wanted in lines.wanted)
         lines.wanted = []
 
-    def run(self, body: Body, count: float, lines: _Lines) -> list[Array | None]:
+    def run(self, body: Body, count: float, lines: Lines) -> list[Array | None]:
         """Writes a body that runs `count` times; returns its outputs."""
         copies: Copies = {}
         for op in body.ops:
@@ -169,7 +131,7 @@ class _Writer:
         """For how many an op or a value stands; what is inside an op happens as often as that."""
         return self.graph.times(part) if scope is self.graph.body else 1
 
-    def unchanging(self, op: Op) -> _Hoisted | None:
+    def unchanging(self, op: Op) -> Hoisted | None:
         """Where an op of a loop is computed if it is the same in all rounds; None if it is not, or not worth it.
 
         As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
@@ -185,7 +147,7 @@ class _Writer:
         ]
         return found[0] if found and None not in found else None
 
-    def compute(self, op: Op, fetched: Sequence[Array | None], count: float, lines: _Lines) -> None:
+    def compute(self, op: Op, fetched: Sequence[Array | None], count: float, lines: Lines) -> None:
         """An op, followed by the collectives that reduce its results; operands that are constants are None."""
         results = [self.home(value, op.name, op.source) for value in op.results]
         work = self.priced.work.get(op)
@@ -201,12 +163,13 @@ class _Writer:
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        between = windows(op, shape) if self.cost.backend == "cpu" else []
-        for each in between:
-            array = Array(each, f"windows of {op.name}", op.source, op.results[0])
-            self.append(lines, "windows", LIBRARY, operands, (array,), op.source, count)
-            operands = [array]
-        how = OF_WINDOWS if between else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
+        steps = stages(op, shape) if self.cost.backend == "cpu" else []
+        operands += self.made_before(op, counted(op, shape) if steps else (), lines)
+        for shapes in steps:
+            arrays = [Array(each, f"part of {op.name}", op.source, op.results[0]) for each in shapes]
+            self.append(lines, f"part of {op.name}", LIBRARY, operands, arrays, op.source, count)
+            operands = arrays
+        how = LAST if steps else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
@@ -221,6 +184,18 @@ class _Writer:
                 collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
             )  # fmt: skip
             made[position] = after
+
+    def made_before(self, op: Op, shapes: Shapes, lines: Lines) -> list[Array]:
+        """Arrays for an op that need nothing, and so are made before the loop that the op is in, if it is in one."""
+        if lines.around is None or not shapes:
+            return []
+        before, entering = lines.around
+        if shapes not in lines.counted:
+            arrays = [Array(shape, f"counts for {op.name}", op.source, op.results[0]) for shape in shapes]
+            self.append(before, "iota", LIBRARY, (), arrays, op.source, 1.0)
+            entering += arrays
+            lines.counted[shapes] = arrays
+        return lines.counted[shapes]
 
     def inner(self, op: Op, count: float) -> tuple[list[tuple[int, Collective]], tuple[Collective, ...]]:
         """The reductions of an op's results, each with the result's position, and its exchanges of halos."""
@@ -243,7 +218,7 @@ class _Writer:
         index, member = self.decisions.members[op]
         return op_scratch_bytes(member, self.assignment.strategy(index), self.cost)
 
-    def loop(self, op: Op, operands: Sequence[Array | None], count: float, lines: _Lines) -> None:
+    def loop(self, op: Op, operands: Sequence[Array | None], count: float, lines: Lines) -> None:
         """A loop or branch; what enters it shares the memory of its operand.
 
         What goes round and what is stacked goes on in the memory of the operand, or of an array that is empty before.
@@ -254,11 +229,12 @@ class _Writer:
         results = tuple(self.home(value, op.name, op.source) for value in op.results)
         bodies, copies = [], list[Array]()
         for body in op.bodies:
-            inner = _Lines()
-            for position, value in invariants(op, body) if self.cost.hoists and op.trips else ():
+            unchanging = invariants(op, body) if self.cost.hoists and op.trips else []
+            inner = Lines((lines, copies) if unchanging else None)  # without, the compiler's pass looks no further
+            for position, value in unchanging:
                 array = operands[position] or self.home(value, op.name, op.source, shared=True)  # a constant
                 made = {self.assignment.home(value): array}
-                self.hoisted[value] = _Hoisted(lines, count, inner, made, copies, array)
+                self.hoisted[value] = Hoisted(lines, count, inner, made, copies, array)
             bodies.append(self.inside(op, body, each, inner))
         stacked = results[len(carry) :] if op.primitive is jex_primitives.scan_p else ()
         empty = [replace(array) for array in stacked]
@@ -271,7 +247,7 @@ class _Writer:
             shares=shares, bodies=tuple(bodies), op=op,
         )  # fmt: skip
 
-    def inside(self, op: Op, body: Body, count: float, lines: _Lines) -> Program:
+    def inside(self, op: Op, body: Body, count: float, lines: Lines) -> Program:
         scans = op.primitive is jex_primitives.scan_p
         first_slice = int(op.params["num_consts"] + op.params["num_carry"]) if scans else len(body.inputs)
         inputs = [self.home(value, op.name, op.source, shared=True) for value in body.inputs]
@@ -306,7 +282,7 @@ class _Writer:
         return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
 
     def fetch(
-        self, atom: Atom, use: Use | None, copies: Copies, lines: _Lines, count: float, op: Op | None
+        self, atom: Atom, use: Use | None, copies: Copies, lines: Lines, count: float, op: Op | None
     ) -> Array | None:
         """The array that an operand is read from, after the instructions that bring it into the layout wanted."""
         root = root_of(atom, self.roots)
@@ -340,7 +316,7 @@ class _Writer:
             hoisted.enter(array, lines)
         return array
 
-    def reshard(self, value: Value, array: Array, move: Step, lines: _Lines, count: float, source: str) -> Array:
+    def reshard(self, value: Value, array: Array, move: Step, lines: Lines, count: float, source: str) -> Array:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards

@@ -84,3 +84,23 @@ def test_long_rows_are_joined_by_a_kernel_of_its_own(shape: tuple[int, ...]) -> 
 )
 def test_cumulative_ops_go_by_way_of_windows(fn: Callable[[jax.Array], jax.Array], shape: tuple[int, ...]) -> None:
     assert 0.98 <= peak_of(fn, shape) / compiled_peak_of(fn, shape) <= 1.05
+
+
+def _noise(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.uniform(jax.random.key(seed.astype(int)[0, 0]), shape)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: _noise(x, x.shape),
+        lambda x: jax.random.bits(jax.random.key(x[0, 0].astype(int)), x.shape, jnp.uint8),
+        lambda x: jnp.where(_noise(x, x.shape) < 0.5, x, 0),
+        lambda x: lax.fori_loop(0, 3, lambda _, x: x + _noise(x, x.shape), x),
+        lambda x: lax.fori_loop(0, 3, lambda _, u: u + _noise(u, x.shape) * _noise(u + 1, x.shape), x),
+        lambda x: lax.fori_loop(0, 3, lambda i, u: u + _noise(x[:2] + i, x.shape) * _noise(x[:2] - i, x.shape), x),
+    ],
+    ids=["uniform", "bytes", "dropout", "in a loop", "twice in a loop", "counted before the loop"],
+)
+def test_random_bits_are_made_in_two_halves(fn: Callable[[jax.Array], jax.Array]) -> None:
+    assert peak_of(fn, (512, 512)) == pytest.approx(compiled_peak_of(fn, (512, 512)), rel=0.02)
