@@ -173,7 +173,7 @@ class _Writer:
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
-            shares=_shares(op, fetched, made),
+            shares=(0,) if updates_in_place(op) and fetched[0] is not None else (),
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
@@ -344,18 +344,6 @@ class _Writer:
         if arrived is not made:
             self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
         return made
-
-
-def _shares(op: Op, fetched: Sequence[Array | None], made: Sequence[Array]) -> tuple[int | None, ...]:
-    """See `Instruction.shares`; what goes round a loop is not sorted in place, nor what has another shape."""
-    if updates_in_place(op) and fetched[0] is not None:
-        return (0,)
-    if op.name == "sort" and None not in fetched:
-        fits = [
-            one is not None and not one.shared and one.shape == made[place].shape for place, one in enumerate(fetched)
-        ]
-        return tuple(place if fit else None for place, fit in enumerate(fits))
-    return ()
 
 
 def updates_in_place(op: Op) -> bool:
