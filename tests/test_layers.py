@@ -175,7 +175,7 @@ def test_the_plan_is_that_of_the_whole_program(case: Case, backend: str) -> None
         assert other.communicated_bytes == pytest.approx(one.communicated_bytes, rel=1e-6)
         # What outlives its layer counts as if that of all layers were there, which it may be bit by bit: of weights
         # that are gathered and sliced, the one goes as the other comes.
-        most = 1.7 if case.fn is sliced else 1.2
+        most = {sliced: 1.7, dropped_out: 1.25}.get(case.fn, 1.2)  # random bits of all layers come first
         assert 0.98 * one.peak_bytes <= other.peak_bytes <= most * one.peak_bytes
 
 
