@@ -114,11 +114,11 @@ class _Clock:
         home = {result: carried for result, carried in program.carried if result is not None}
         stays = home.keys() - self.copied(program, home) if self.cpu else set[Array]()
         for place, kernel in enumerate(order):
-            goes_on = {home.get(result) for result in instructions[kernel.root].results}
+            goes_on = set() if self.cpu else {home.get(result) for result in instructions[kernel.root].results}
             free = {
                 array: alike
                 for array, alike in reads[place].items()
-                if last[array] == place and (array in maker or (array in goes_on and not self.cpu))
+                if last[array] == place and (array in maker or array in goes_on)
             }
             self.execute(kernel, instructions, reads[place], free, stays)
 

@@ -14,7 +14,7 @@ from planner.layout import shard_elements, shard_shape
 from planner.opcost import inner_collectives
 from planner.rearrange import rearranged
 from planner.reshard import Step
-from planner.stages import stages
+from planner.stages import STAGED, stages
 from planner.strategies import Strategy
 
 INDEX_BYTES = 4
@@ -49,7 +49,7 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
         if isinstance(value := member.op.operands[position], Value)
     )
     made = 0.0
-    if member.op.results:
+    if member.op.name in STAGED:
         result = member.op.results[0]
         shape = shard_shape(result.shape, strategy.layout(member.dims(member.rule.results[0])), cost.axis_sizes)
         made = sum(math.prod(each) for shapes in stages(member.op, shape) for each in shapes) * result.itemsize

@@ -9,6 +9,9 @@ from planner.graph import Op
 
 CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
+STAGED = CUMULATIVE | {"random_bits"}
+"""Ops that may have more steps than one."""
+
 WINDOW = 16
 """How many elements a window of a cumulative op has; a row that is no longer is worked through at once."""
 
@@ -26,7 +29,7 @@ def stages(op: Op, shape: tuple[int, ...]) -> list[Shapes]:
 
     A cumulative op goes by way of windows (reduce_window_rewriter.cc in openxla/xla): where whole ones do not fit there
     is a padded copy of the operand first, then all windows together with what they come to. Random bits are counted and
-    then scrambled, both in two halves (`jax._src.prng.threefry_2x32`, a loop of which no round is in place).
+    then scrambled, both in two halves (threefry of 2 x 32 bits, a loop of which no round is in place).
 
     Args:
         shape: of the result, on one device; arrays of another type have as many elements as take their bytes.

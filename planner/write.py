@@ -137,7 +137,8 @@ class _Writer:
         As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
         readers; here it stays.
         """
-        if op.bodies or op.effects or op.name in (*NAMES_ONLY, *MOVES, "broadcast_in_dim"):
+        stays = op.name in NAMES_ONLY or op.name in MOVES or op.name == "broadcast_in_dim"
+        if not self.hoisted or stays or op.bodies or op.effects:
             return None
         roots = (root_of(atom, self.roots) for atom in op.operands)
         found = [
