@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +18,7 @@ def roofline_seconds(
     nbytes: ArrayLike,
     dtype: str,
     elements: Mapping[str, ArrayLike] = MappingProxyType({}),
-    crowding: float = 1.0,
+    crowding: float = 0.0,
 ) -> np.ndarray:
     """Seconds on one device, without the launch (which the ops of one fusion share).
 
@@ -55,3 +56,28 @@ def matmul_seconds(
         transposed: whether the left operand lies the other way round in memory.
     """
     return device.matmul_shape(dtype, transposed).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)
+
+
+def convolution_seconds(
+    device: Device,
+    dtype: str,
+    rows: ArrayLike,
+    window: float,
+    inner: ArrayLike,
+    columns: ArrayLike,
+    batch: ArrayLike = 1.0,
+    nbytes: ArrayLike = 0.0,
+) -> np.ndarray:
+    """Seconds of a convolution on one device: a product whose left operand is gathered patch by patch, not packed.
+
+    Args:
+        rows: output positions, of all images.
+        window: pixels of the kernel.
+        inner: of an output: channels times `window`.
+        columns: output channels.
+        dtype, batch, nbytes: as of `matmul_seconds`.
+    """
+    shape = replace(device.matmul_shape(dtype), left_packing_seconds=0.0, overflow_seconds=0.0)
+    patches = np.asarray(batch, dtype=float) * rows * window
+    gathered = device.element_seconds.get("patch", 0.0) * patches
+    return shape.seconds(device.rate(dtype), rows, inner, columns, batch, nbytes) + gathered

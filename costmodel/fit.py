@@ -45,10 +45,16 @@ class CollectiveFit:
     overflow_seconds_per_byte: float
     relative_error: float
 
-    def seconds(self, total_bytes: ArrayLike) -> np.ndarray:
-        beyond = np.maximum(0.0, np.asarray(total_bytes, dtype=float) - self.cache_bytes)
-        within = self.start_seconds + self.seconds_per_byte * np.asarray(total_bytes, dtype=float)
-        return within + self.overflow_seconds_per_byte * beyond
+    def seconds(self, total_bytes: ArrayLike, call_bytes: float = 0.0) -> np.ndarray:
+        """By the formula; where a call moves more than these bytes, as large a part of them has left the caches as of
+        all that it moves.
+
+        Args:
+            call_bytes: of one call, what all devices read and write before these bytes come again.
+        """
+        total = np.asarray(total_bytes, dtype=float)
+        beyond = total * np.maximum(0.0, 1.0 - self.cache_bytes / np.maximum(total, max(call_bytes, 1.0)))
+        return self.start_seconds + self.seconds_per_byte * total + self.overflow_seconds_per_byte * beyond
 
     def scaled(self, start: float, speed: float) -> CollectiveFit:
         """The same with start-up times `start` times as long, and `speed` times the cores and caches."""
@@ -72,15 +78,17 @@ def fit_collectives(samples: Iterable[Sample]) -> tuple[CollectiveFit, ...]:
     return tuple(_fit(kind, size, list(members)) for (kind, size), members in groups)
 
 
-def fitted_seconds(fits: Sequence[CollectiveFit], group_size: int, total_bytes: ArrayLike) -> np.ndarray:
+def fitted_seconds(
+    fits: Sequence[CollectiveFit], group_size: int, total_bytes: ArrayLike, call_bytes: float = 0.0
+) -> np.ndarray:
     """Seconds for any group size, by the fits of one kind: linear in log2 of the size."""
     ordered = sorted(fits, key=lambda fit: fit.group_size)
     low = next((fit for fit in reversed(ordered) if fit.group_size <= group_size), ordered[0])
     high = next((fit for fit in ordered if fit.group_size >= group_size), ordered[-1])
     if low.group_size == high.group_size:
-        return low.seconds(total_bytes)
+        return low.seconds(total_bytes, call_bytes)
     weight = math.log2(group_size / low.group_size) / math.log2(high.group_size / low.group_size)
-    return (1 - weight) * low.seconds(total_bytes) + weight * high.seconds(total_bytes)
+    return (1 - weight) * low.seconds(total_bytes, call_bytes) + weight * high.seconds(total_bytes, call_bytes)
 
 
 def _fit(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveFit:

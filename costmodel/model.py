@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from costmodel import profile
 from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
-from costmodel.compute import matmul_seconds, roofline_seconds
+from costmodel.compute import convolution_seconds, matmul_seconds, roofline_seconds
 from costmodel.fit import CollectiveFit, fitted_seconds
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
@@ -40,10 +40,10 @@ class Group:
     fits: tuple[CollectiveFit, ...]
     busy_devices: int
 
-    def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
+    def seconds(self, kind: str, nbytes: ArrayLike, call_bytes: float) -> np.ndarray:
         fits = [fit for fit in self.fits if fit.kind == kind]
         if fits and self.size > 1:
-            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices)
+            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices, call_bytes)
         return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
 
@@ -61,6 +61,7 @@ class MeshCost:
             there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
         skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
+        call_bytes: what all devices together read and write in one call of the program that is priced.
     """
 
     axis_sizes: Mapping[str, int] = field(hash=False)
@@ -70,6 +71,7 @@ class MeshCost:
     overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
     skew_seconds: float
+    call_bytes: float = 0.0
 
     @property
     def hoists(self) -> bool:
@@ -89,7 +91,7 @@ class MeshCost:
         if unknown := [axis for axis in axes if axis not in self.axis_sizes]:
             raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
         check_kind(kind)
-        return self.groups[frozenset(axes)].seconds(kind, nbytes)
+        return self.groups[frozenset(axes)].seconds(kind, nbytes, self.call_bytes)
 
     def exposed_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
         """What a collective adds to a step: its seconds, less the share that hides behind computation.
@@ -124,7 +126,7 @@ class MeshCost:
         nbytes: ArrayLike,
         dtype: str,
         elements: Mapping[str, ArrayLike] = MappingProxyType({}),
-        crowding: float = 1.0,
+        crowding: float = 0.0,
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, elements, crowding)
@@ -151,6 +153,19 @@ class MeshCost:
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
         return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed)
+
+    def convolution_seconds(
+        self,
+        dtype: str,
+        rows: ArrayLike,
+        window: float,
+        inner: ArrayLike,
+        columns: ArrayLike,
+        batch: ArrayLike = 1.0,
+        nbytes: ArrayLike = 0.0,
+    ) -> np.ndarray:
+        """Seconds of a convolution on one device, launch included; see `costmodel.compute.convolution_seconds`."""
+        return convolution_seconds(self.device, dtype, rows, window, inner, columns, batch, nbytes)
 
 
 @dataclass(frozen=True)

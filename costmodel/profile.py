@@ -15,7 +15,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 9
+FORMAT = 10
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -139,17 +139,18 @@ def _device(record: _Record) -> Device:
         flops_per_second={dtype: rates.number(dtype, 1) for dtype in rates.fields},
         memory_bytes=record.number("memory_bytes", 1),
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
-        memory_curve=tuple(
-            MemorySample(sample.number("nbytes", 1), sample.number("seconds", 1e-12))
-            for sample in record.records("memory_curve")
-        ),
+        memory_curve=_memory_curve(record.records("memory_curve")),
+        cold_memory_curve=_memory_curve(record.records("cold_memory_curve")),
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),
-        convolution_slowdown=record.number("convolution_slowdown"),
         call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
         transposed_matmul={dtype: _matmul_shape(transposed.record(dtype)) for dtype in transposed.fields},
     )
+
+
+def _memory_curve(records: list[_Record]) -> tuple[MemorySample, ...]:
+    return tuple(MemorySample(each.number("nbytes", 1), each.number("seconds", 1e-12)) for each in records)
 
 
 def _element_seconds(record: _Record) -> dict[str, float]:

@@ -41,12 +41,13 @@ of 64 sets of 64 bytes, addresses 4 KiB apart share one), and reads each element
 
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, "gather", "scatter", "sort",
-    "cumulative", "window", "window gradient", "random", "concatenate", "pad",
+    "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
 reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
-comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; random bits;
-arrays put together, and padded, within a loop over the result."""
+comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; pixels under a
+convolution's window, of all channels together; random bits; arrays put together, and padded, within a loop over the
+result."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,14 @@ class Device:
             together.
         memory_curve: what moving so many bytes of one op took, ascending, where caches make small arrays faster;
             none where everything moves at `memory_bytes_per_second`.
+        cold_memory_curve: the same of bytes that were moved a call before, since when those of all devices have gone
+            through the caches that they share; none where that makes no difference.
         launch_seconds: what one more op costs, however small.
         element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
             memory; a class that is not listed takes nothing more.
         matmul: by numpy dtype name, how the rate of a matrix multiplication depends on its sizes; a type that is not
             listed goes by the nearest one that is, as its rate does.
         transposed_matmul: the same for products whose left operand is transposed, where they were measured apart.
-        convolution_slowdown: how many times as long a convolution takes as the matrix multiplication of its size.
         call: what calling a program takes beside running it.
     """
 
@@ -87,23 +89,26 @@ class Device:
     launch_seconds: float
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     memory_curve: tuple[MemorySample, ...] = ()
-    convolution_slowdown: float = 1.0
+    cold_memory_curve: tuple[MemorySample, ...] = ()
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
     transposed_matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 
-    def memory_seconds(self, nbytes: ArrayLike, crowding: float = 1.0) -> np.ndarray:
+    def memory_seconds(self, nbytes: ArrayLike, crowding: float = 0.0) -> np.ndarray:
         """Seconds in which an op's bytes, read and written, move between this device and its caches and memory.
 
         Args:
-            crowding: how many times as many bytes move until these come again, and share the caches with them.
+            crowding: of bytes that come again once a call, how many times as many move in one; 0 for those that this
+                device has moved just before.
         """
         total = np.asarray(nbytes, dtype=float)
-        if not self.memory_curve:
+        curve = self.cold_memory_curve if crowding and self.cold_memory_curve else self.memory_curve
+        if not curve:
             return total / self.memory_bytes_per_second
-        sizes = np.array([sample.nbytes for sample in self.memory_curve])
-        rates = sizes / np.array([sample.seconds for sample in self.memory_curve])
-        return total / np.exp(np.interp(np.log(np.maximum(1.0, crowding * total)), np.log(sizes), np.log(rates)))
+        sizes = np.array([sample.nbytes for sample in curve])
+        rates = sizes / np.array([sample.seconds for sample in curve])
+        sharing = np.maximum(1.0, max(1.0, crowding) * total)
+        return total / np.exp(np.interp(np.log(sharing), np.log(sizes), np.log(rates)))
 
     def rearranging_seconds(self, stride_bytes: ArrayLike, itemsize: int) -> np.ndarray:
         """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING`.
@@ -127,7 +132,8 @@ class Device:
             self,
             flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
             memory_bytes_per_second=self.memory_bytes_per_second * speed,
-            memory_curve=tuple(replace(sample, seconds=sample.seconds / speed) for sample in self.memory_curve),
+            memory_curve=_faster(self.memory_curve, speed),
+            cold_memory_curve=_faster(self.cold_memory_curve, speed),
             launch_seconds=self.launch_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
             call=self.call.scaled(wait),
@@ -154,6 +160,10 @@ class Device:
                 if name in shapes:
                     return shapes[name]
         return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def _faster(curve: tuple[MemorySample, ...], speed: float) -> tuple[MemorySample, ...]:
+    return tuple(replace(sample, seconds=sample.seconds / speed) for sample in curve)
 
 
 def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:

@@ -7,7 +7,6 @@ memory. Probes take turns over several rounds and the median of each counts, as 
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
-from costmodel.compute import matmul_seconds
+from costmodel.compute import convolution_seconds
 from costmodel.cpus import host_memory_bytes, processor
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
@@ -99,7 +98,7 @@ class Calibration:
             raise ValueError("matrix_types names none; give one at least, such as 'float32'")
         self._launch = probes.launch_probe()
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
-        self._turned = {name: probes.turning_probe(shape) for name, shape in probes.TURNED.items()}
+        self._elements = probes.element_probes()
         self._products = {
             (product, layer, dtype): probes.product_probe(product, layer, dtype)
             for layer in probes.LAYERS
@@ -128,7 +127,7 @@ class Calibration:
 
     @property
     def _loops(self) -> list[LoopProbe]:
-        kinds = (self._arrays, self._turned, self._products, self._collectives, self._waits)
+        kinds = (self._arrays, self._elements, self._products, self._collectives, self._waits)
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -166,11 +165,13 @@ class Calibration:
         seconds = (float(np.median(samples)) for samples in rounds)
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
-        turned = {name: next(seconds) - launch for name in self._turned}
+        elements = {name: next(seconds) - launch for name in self._elements}
         products = {name: next(seconds) for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
         waits = {name: np.array(next(rounds)) for name in self._waits}
-        memory = _memory_curve(dict(zip(self._arrays, arrays, strict=True)), launch)
+        memory = _memory_curve(
+            {nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
+        )
         memory_rate = memory[-1].nbytes / memory[-1].seconds
         curves, transposed = _matmul_curves(products, memory_rate, self._devices[0].platform == "cpu")
         fits = fit_collectives(
@@ -187,7 +188,8 @@ class Calibration:
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
             transposed_matmul={dtype: curve.shape for dtype, curve in transposed.items()},
         )
-        bare = replace(bare, element_seconds={name: _turning_seconds(bare, name, turned[name]) for name in turned})
+        beside = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
+        bare = replace(bare, element_seconds=beside)
         device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
         topology = replace(_topology(self._devices, device, fits), skew_seconds=_skew(waits, fits))
@@ -276,19 +278,12 @@ class _TimedCalls:
     bare: Device
 
     def device(self) -> Device:
-        """With the cost of calls and of classes of elements."""
-        rows, inner, columns = probes.convolution_sizes()
-        product = matmul_seconds(self.bare, "float32", rows, inner, columns)
-        convolution = self.net("convolution") / self.probes["convolution"].elements
-        return replace(
-            self.bare,
-            element_seconds={
-                name: self.each(name) if name in self.probes else self.bare.element_seconds[name]
-                for name in ELEMENT_CLASSES
-            },
-            convolution_slowdown=max(1.0, convolution / float(product)),
-            call=self.cost,
-        )
+        """With the cost of calls, of cold memory and of classes of elements."""
+        known = replace(self.bare, cold_memory_curve=self.cold_memory())
+        product = float(convolution_seconds(known, "float32", **probes.convolution_sizes()))
+        each = {name: self.each(name, known) for name in ELEMENT_CLASSES if name in self.probes}
+        each["patch"] = self.each("patch", known, probes.STREAMED * product)
+        return replace(known, element_seconds=dict(known.element_seconds) | each, call=self.cost)
 
     @property
     def cost(self) -> CallCost:
@@ -305,26 +300,26 @@ class _TimedCalls:
         arrays, seconds = self.probes[name].arrays, self.seconds[name]
         return max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
 
-    def each(self, name: str) -> float:
-        """Seconds of one element beside its way through memory."""
+    def cold_memory(self) -> tuple[MemorySample, ...]:
+        return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in probes.COLD_BYTES})
+
+    def each(self, name: str, device: Device, known: float = 0.0) -> float:
+        """Seconds of one element beside its way through memory, or beside what else is known to be done, if that is
+        longer."""
         probe = self.probes[name]
-        memory = float(self.bare.memory_seconds(probe.moved_bytes))
-        return max(0.0, self.net(name) - memory) / probe.elements
+        memory = float(device.memory_seconds(probe.moved_bytes, crowding=1.0))
+        return max(0.0, self.net(name) - max(known, memory)) / probe.elements
 
 
-def _memory_curve(arrays: Mapping[int, float], launch: float) -> tuple[MemorySample, ...]:
-    """By the seconds of a loop over an array of so many bytes; more bytes take no less, whatever the noise says."""
-    seconds = np.array([max(taken - launch, 0.1 * taken) for taken in arrays.values()])
-    return tuple(
-        MemorySample(2.0 * nbytes, float(taken))
-        for nbytes, taken in zip(arrays, np.maximum.accumulate(seconds), strict=True)
-    )
+def _memory_curve(arrays: Mapping[int, float]) -> tuple[MemorySample, ...]:
+    """By the seconds of going over an array of so many bytes; more bytes take no less, whatever the noise says."""
+    seconds = np.maximum.accumulate(list(arrays.values()))
+    return tuple(MemorySample(2.0 * nbytes, float(taken)) for nbytes, taken in zip(arrays, seconds, strict=True))
 
 
-def _turning_seconds(device: Device, name: str, taken: float) -> float:
-    """Of an element, beside its way through memory; rearranging takes no less than moving, whatever the noise says."""
-    elements = math.prod(probes.TURNED[name])
-    return max(0.0, taken - float(device.memory_seconds(8.0 * elements))) / elements
+def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
+    """Seconds of an element, beside its way through memory; nothing takes less than that, whatever the noise says."""
+    return max(0.0, taken - float(device.memory_seconds(probe.moved_bytes))) / probe.elements
 
 
 def _matmul_curves(

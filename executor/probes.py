@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -38,14 +38,19 @@ MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
 ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
 """Of the arrays, on each device, that tell the rates of caches and memory."""
+ELEMENTS = (ROWS, COLUMNS) = (256, 1024)
+"""The shape of an array on each device that tells what a class of elements takes: a megabyte."""
 TURNED = dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True))
 """For each class of rearranging, the shape of an array of about a megabyte that is turned round."""
-STREAMED, ROWS, COLUMNS = 4, 256, 1024
-"""How many arrays a call goes through, and their shape on each device: 4 MiB together."""
+COLD_BYTES = (2**21, 2**22, 2**23, 2**24)
+"""Of the arrays, on each device, that a call reads and writes in their place, and that tell what the caches keep from
+one call to the next."""
+STREAMED = 4
+"""How many such arrays a call goes through."""
 FRESH_BYTES = 40 * 2**20
 """More than the C library keeps for the next call."""
-IMAGES, SIDE, CHANNELS = 4, 16, 32
-"""Of the convolution and the pooling."""
+IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
+"""Of the convolution and the pooling: images and kernels are as high as they are wide."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ class LoopProbe:
 
     Collectives join groups of `group_size` devices along the mesh axis "group"; in a `partitioned` step the arrays are
     a whole group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is
-    timed is in it so many `repetitions`.
+    timed is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class,
+    and moves so many bytes.
     """
 
     step: Callable[..., Arrays]
@@ -64,6 +70,8 @@ class LoopProbe:
     group_size: int = 1
     repetitions: int = 1
     partitioned: bool = False
+    elements: float = 1.0
+    moved_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class CallProbe:
         arrays: how many.
         elements: how many elements count, on one device in one call.
         kept: whether the arrays stay the caller's; else the results take their memory.
+        read: whether they are read alone, for results that are smaller.
     """
 
     fn: Callable[[Sequence[jax.Array]], Any]
@@ -82,11 +91,12 @@ class CallProbe:
     arrays: int
     elements: float = 0.0
     kept: bool = False
+    read: bool = False
 
     @property
     def moved_bytes(self) -> float:
         """That go through a device's memory: the arrays, and results where they are as large."""
-        return (4.0 if self.kept else 8.0) * self.arrays * math.prod(self.shape)
+        return (4.0 if self.read else 8.0) * self.arrays * math.prod(self.shape)
 
 
 def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> LoopProbe:
@@ -133,10 +143,31 @@ def memory_probe(nbytes: int) -> LoopProbe:
     return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
 
 
-def turning_probe(shape: tuple[int, ...]) -> LoopProbe:
-    """An array read with its first two dimensions the other way round, and written: of two, elements that lie a row
-    apart become neighbours."""
-    return LoopProbe(lambda x: ((0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape),), (shape,))
+def element_probes() -> dict[str, LoopProbe]:
+    """Of the classes of elements that are as slow in a loop over one array as in a program."""
+
+    def turned(shape: tuple[int, ...]) -> LoopProbe:
+        """Read with its first two dimensions the other way round: of two, elements a row apart become neighbours."""
+        return once(lambda x: (0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape), shape)
+
+    def once(step: Callable[[jax.Array], jax.Array], shape: tuple[int, ...] = ELEMENTS, arrays: int = 2) -> LoopProbe:
+        """Of each element, `arrays` read and written."""
+        size = math.prod(shape)
+        return LoopProbe(lambda x: (step(x),), (shape,), elements=size, moved_bytes=4.0 * arrays * size)
+
+    def twice(step: Callable[[jax.Array], jax.Array]) -> LoopProbe:
+        """Of two for each element of the array."""
+        return replace(once(step), elements=2.0 * math.prod(ELEMENTS))
+
+    def padded(x: jax.Array) -> jax.Array:
+        return 0.5 + 0.5 * (jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((ROWS - 1, 0), (0, 0))))
+
+    return {name: turned(shape) for name, shape in TURNED.items()} | {
+        "sum along rows": once(lambda x: 0.5 * x + x.sum(1, keepdims=True) / COLUMNS / 2, arrays=3),
+        "sum along columns": once(lambda x: 0.5 * x + x.sum(0, keepdims=True) / ROWS / 2, arrays=3),
+        "concatenate": twice(lambda x: 0.5 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0))),
+        "pad": twice(padded),
+    }
 
 
 def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
@@ -200,12 +231,12 @@ def opaque_zero(x: jax.Array) -> jax.Array:
 def call_probes() -> dict[str, CallProbe]:
     """Calls of nothing, of many arrays, of fresh memory; and one for each class of elements but `TURNED`."""
     # The smallest is large enough to be handed to the devices' threads, as whole programs are.
-    tiny, stream = (4096,), (ROWS, COLUMNS)
+    tiny, stream = (4096,), ELEMENTS
     count = STREAMED * ROWS * COLUMNS
     fresh = (FRESH_BYTES // 4,)
     image = (IMAGES, SIDE, SIDE, CHANNELS)
-    pixels = IMAGES * SIDE * SIDE * CHANNELS
-    window, stride = (1, 3, 3, 1), (1, 2, 2, 1)
+    under_windows = math.prod(image) / 4 * WINDOW**2
+    window, stride = (1, WINDOW, WINDOW, 1), (1, 2, 2, 1)
 
     def each(fn: Callable[[jax.Array], jax.Array]) -> Callable[[Sequence[jax.Array]], Any]:
         return lambda arrays: [fn(array) for array in arrays]
@@ -213,22 +244,26 @@ def call_probes() -> dict[str, CallProbe]:
     def pool(x: jax.Array) -> jax.Array:
         return lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "SAME")
 
+    def pool_gradient(x: jax.Array) -> jax.Array:
+        return jax.vjp(pool, x)[1](x[:, ::2, ::2])[0]
+
+    def convolved(x: jax.Array) -> jax.Array:
+        kernel = jnp.full((WINDOW, WINDOW, CHANNELS, CHANNELS), 0.01) * x[0, 0, 0, 0]
+        return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
     def looked_up(x: jax.Array) -> jax.Array:
         return x[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS]
 
     def added_to(x: jax.Array) -> jax.Array:
         return x.at[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS].add(0.5 * x)
 
-    def joined(x: jax.Array) -> jax.Array:
-        return 0.5 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0))
-
-    def padded(x: jax.Array) -> jax.Array:
-        return jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((ROWS - 1, 0), (0, 0)))
-
     def drawn(x: jax.Array) -> jax.Array:
         return x + jax.random.uniform(jax.random.key(0), x.shape)
 
-    return {
+    streams = {
+        cold(nbytes): CallProbe(each(lambda x: 0.5 * x + 0.5), (nbytes // 4,), 1, nbytes / 4) for nbytes in COLD_BYTES
+    }
+    return streams | {
         "call": CallProbe(each(lambda x: x + 1), tiny, 1),
         "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),
         "results": CallProbe(each(lambda x: x + 1), tiny, MANY_ARRAYS),
@@ -237,35 +272,23 @@ def call_probes() -> dict[str, CallProbe]:
         "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
         "sine": CallProbe(each(jnp.sin), stream, STREAMED, count),
         "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
-        "sum along rows": CallProbe(each(lambda x: x.sum(1)), stream, STREAMED, count, kept=True),
-        "sum along columns": CallProbe(each(lambda x: x.sum(0)), stream, STREAMED, count, kept=True),
-        "concatenate": CallProbe(each(joined), stream, STREAMED, 2 * count),
-        "pad": CallProbe(each(padded), stream, STREAMED, 2 * count),
-        "gather": CallProbe(each(looked_up), stream, STREAMED, count),
+        "gather": CallProbe(each(looked_up), stream, STREAMED, count, kept=True),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
         "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), (8, COLUMNS), 1, 8 * COLUMNS * 10),
         "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), (32, COLUMNS), 1, 32 * COLUMNS),
-        "window": CallProbe(each(pool), image, STREAMED, STREAMED * pixels / 4 * 9, kept=True),
-        "window gradient": CallProbe(each(jax.grad(lambda x: pool(x).sum())), image, 1, pixels / 4 * 9),
+        "window": CallProbe(each(pool), image, STREAMED, STREAMED * under_windows, kept=True, read=True),
+        "window gradient": CallProbe(each(pool_gradient), image, STREAMED, STREAMED * under_windows, kept=True),
         "random": CallProbe(each(drawn), stream, 1, count / STREAMED),
-        "convolution": CallProbe(_convolutions, image, STREAMED, STREAMED * 3, kept=True),
+        "patch": CallProbe(each(convolved), image, STREAMED, STREAMED * IMAGES * (SIDE * WINDOW) ** 2, kept=True),
     }  # fmt: skip
 
 
-def convolution_sizes() -> tuple[float, float, float]:
-    """Rows, contracted size and columns of the product that is as large as one of the timed convolutions."""
-    return IMAGES * SIDE * SIDE, 9 * CHANNELS, CHANNELS
+def cold(nbytes: int) -> str:
+    """The name of the probe of an array of so many bytes that was last moved a call before."""
+    return f"{nbytes} cold bytes"
 
 
-def _convolutions(images: Sequence[jax.Array]) -> Any:
-    """As in training: the results, and the gradients of kernel and images; three products each."""
-
-    def apply(image: jax.Array, kernel: jax.Array) -> jax.Array:
-        dims = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=dims)
-
-    def loss(image: jax.Array, kernel: jax.Array) -> jax.Array:
-        return (apply(image, kernel) ** 2).sum()
-
-    kernel = jnp.full((3, 3, CHANNELS, CHANNELS), 0.01) * images[0][0, 0, 0, 0]
-    return [jax.grad(loss, argnums=(0, 1))(image, kernel) for image in images]
+def convolution_sizes() -> dict[str, float]:
+    """Of the timed convolution, as `costmodel.compute.convolution_seconds` takes them."""
+    rows, inner = IMAGES * SIDE**2, CHANNELS * WINDOW**2
+    return {"rows": rows, "window": WINDOW**2, "inner": inner, "columns": CHANNELS}

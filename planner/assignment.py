@@ -59,12 +59,13 @@ class Assignment:
 
     def _emitted_seconds(self, uses: Sequence[Use]) -> float:
         """Seconds in the changes of layout that are made for these uses of one value in one body."""
-        nodes, resharder, value = self.priced.decisions.nodes, self.priced.resharder, uses[0].value
+        nodes, value = self.priced.decisions.nodes, uses[0].value
         steps: list[Step] = []
         copies: dict[Layout, None] = {self.home(value): None}
         for use in uses:
             if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
                 self.route(use, value, copies, lambda _, step: steps.append(step))
+        resharder = self.priced.resharders.of(value)
         each = (resharder.seconds(step, value.shape, value.itemsize) for step in steps)
         return reshards(uses[0], self.priced.decisions, self.priced.cost) * sum(each)
 
@@ -81,7 +82,7 @@ class Assignment:
             return copies[target]
         stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
         passed, moves = [self.home(value)], list[Step]()
-        path = self.priced.resharder.path
+        path = self.priced.resharders.of(value).path
         for stop, repeats in zip(stops, (value.repeats, ()), strict=False):
             for move in path(value.shape, value.itemsize, passed[-1], stop, repeats):
                 if move.layout in passed:  # back where it was: nobody would read what lies between

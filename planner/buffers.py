@@ -27,6 +27,7 @@ class Timeline:
         scratch: what ops need beside.
         starts: when each instruction runs; those of one kernel at the same time.
         orders: the instructions of each program, all-reduces joined, in the order in which they run.
+        parts: of what an instruction makes, the part that is computed, where less than all of it is needed.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
             all, and how much later than one the next is made.
@@ -36,8 +37,13 @@ class Timeline:
     scratch: list[Allocation] = field(default_factory=list)
     starts: dict[Instruction, int] = field(default_factory=dict)
     orders: dict[Program, tuple[Instruction, ...]] = field(default_factory=dict)
+    parts: dict[Instruction, float] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
+
+    def seconds(self, one: Instruction) -> float:
+        """That an instruction takes on the device itself, each time that it runs."""
+        return self.parts.get(one, 1.0) * one.seconds
 
     def alike(self, what: Value | Array, alive: Allocation) -> int:
         """How many arrays of layers that were left out are alive together with one of the layer that stands for them.
@@ -98,6 +104,7 @@ class _Clock:
         order = self.order(fuse([one.traits for one in instructions], operands, kept))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
+        self.found.parts.update(_parts(order, instructions, operands))
         shapes = Shapes(instructions if self.cpu else ())
         reads = [
             {
@@ -282,6 +289,24 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
                 pace = statistics.median_low(gaps or [0])
                 yield array, (graph.cut.times, pace)
             yield part, (graph.cut.times, pace)
+
+
+def _parts(
+    kernels: Iterable[Kernel], instructions: Sequence[Instruction], operands: Sequence[Sequence[int]]
+) -> dict[Instruction, float]:
+    """Of what is computed in loops that read a slice of it, how much: nobody computes the rest."""
+    total: dict[int, float] = {}
+    for kernel in kernels:
+        parts = dict.fromkeys(kernel.members, 0.0) | {kernel.root: 1.0}
+        for index in sorted(kernel.members, reverse=True):
+            one, part = instructions[index], min(1.0, parts[index])
+            total[index] = total.get(index, 0.0) + part
+            if one.name in ("slice", "dynamic_slice") and one.operands and (whole := one.operands[0].nbytes):
+                part *= one.results[0].nbytes / whole
+            for number in operands[index]:
+                if number in parts:
+                    parts[number] += part
+    return {instructions[index]: part for index, part in total.items() if part < 1.0}
 
 
 def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Array, bool]) -> Array | None:

@@ -123,8 +123,9 @@ class Copy:
         """Its states are the layouts wanted, each with as many bytes as the way there takes from some source."""
         sources, source_of = _distinct(_layouts(priced, self.made, result=True))
         targets, target_of = _distinct(_layouts(priced, self.wanted, result=False))
+        resharder, value = priced.resharders.of(self.value), self.value
         taken = self.alike * _bytes_on_the_way(
-            priced.resharder, self.value.shape, self.value.itemsize, tuple(sources), tuple(targets), self.arriving
+            resharder, value.shape, value.itemsize, tuple(sources), tuple(targets), self.arriving
         )
         if self.made.node == self.wanted.node:
             return _following(self.made.node, taken[source_of, target_of].tolist())

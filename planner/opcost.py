@@ -40,7 +40,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
-        seconds = _product_seconds(cost, op, work, rows, inner, columns, work.flops / shards, moved)
+        seconds = _product_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
         for position, dim in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
             nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
@@ -68,7 +68,7 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
     )
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
     counts = (len(work.reads), *work.rearranged.values(), work.turned, work.flops, work.crowding)
-    product = work.matmul, work.transposed, sides
+    product = work.matmul, work.window, work.transposed, sides
     return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
@@ -89,7 +89,7 @@ def fused_work(op: Op, work: Work) -> tuple[object, ...]:
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:
-        seconds = float(_product_seconds(cost, op, work, *work.matmul, work.flops, _bytes_moved(op, work)))
+        seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
         for position, dim in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
                 seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, _stride(atom, dim)))
@@ -117,7 +117,6 @@ def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, 
 
 def _product_seconds(
     cost: MeshCost,
-    op: Op,
     work: Work,
     rows: Amount,
     inner: Amount,
@@ -127,8 +126,9 @@ def _product_seconds(
 ) -> np.ndarray:
     """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
-    slowdown = cost.device.convolution_slowdown if op.name == "conv_general_dilated" else 1.0
-    return slowdown * cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed)
+    if work.window:
+        return cost.convolution_seconds(work.dtype, rows, work.window, inner, columns, batch, nbytes)
+    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

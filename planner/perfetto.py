@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planner.assignment import Assignment
-from planner.buffers import timeline
+from planner.buffers import Timeline, timeline
 from planner.memory import MemoryCurve, over_time
 from planner.predict import Prediction
 from planner.program import Instruction, Program
@@ -41,7 +41,7 @@ def trace_json(assignment: Assignment, donors: Sequence[int | None], prediction:
     """
     program = write(assignment).program
     on_paper = timeline(assignment, program, donors)
-    clock = _Clock(prediction.overhead_seconds)
+    clock = _Clock(prediction.overhead_seconds, on_paper)
     reached: dict[int, float] = {}
     for one in program.instructions:
         if one in on_paper.starts:
@@ -61,13 +61,14 @@ def trace_json(assignment: Assignment, donors: Sequence[int | None], prediction:
 
 
 class _Clock:
-    def __init__(self, seconds: float):
-        self.seconds = seconds
+    def __init__(self, seconds: float, on_paper: Timeline):
+        self.seconds, self.on_paper = seconds, on_paper
         self.events: list[Event] = []
 
     def run(self, one: Instruction) -> None:
         begun, place = self.seconds, len(self.events)
-        self._spend(one.name, COMPUTE, one.count * one.seconds, {"count": one.count, "source": one.source})
+        seconds = one.count * self.on_paper.seconds(one)
+        self._spend(one.name, COMPUTE, seconds, {"count": one.count, "source": one.source})
         for each in one.collectives:
             about = {"count": each.count, "source": each.source, "bytes": each.bytes, "axes": ", ".join(each.axes)}
             self._spend(each.kind, COMMUNICATION, each.seconds, about)

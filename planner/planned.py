@@ -23,7 +23,6 @@ from planner.mesh import auto_mesh, mesh_choices
 from planner.perfetto import memory_curve, trace_json
 from planner.predict import Prediction
 from planner.problem import Problem
-from planner.reshard import Resharder
 from planner.serialize import from_json, to_json
 from planner.solve import Progress
 from planner.specs import Request
@@ -185,7 +184,7 @@ class Plan:
         """
         mesh = next(mesh_choices(self.mesh, cost_model))
         priced = build(self.choice.priced.graph, self.choice.request, mesh)
-        priced = replace(priced, resharder=Resharder(priced.cost, guide=self.choice.priced.resharder))
+        priced = replace(priced, resharders=priced.resharders.guided(self.choice.priced.resharders))
         choice = given(priced, self.choice.assignment.picks, self.choice.request, "given", 0.0, mesh)
         return replace(self, choice=choice)
 

@@ -53,12 +53,12 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     over_time = timeline(assignment, program, donors)
     instructions = tuple(program.walk())
     collectives = tuple(each for one in instructions for each in one.collectives)
-    compute = sum(one.count * one.seconds for one in instructions)
+    compute = sum(one.count * over_time.seconds(one) for one in instructions)
     communication = sum(each.seconds for each in collectives)
-    overhead = _call_seconds(assignment.priced, program, donors, over_time)
+    highest = peak(over_time.allocations, over_time.lines)
+    overhead = _call_seconds(assignment.priced, program, donors, over_time, highest)
     overhead += waited_seconds(assignment.priced.cost, program, over_time)
     step = compute + communication + overhead
-    highest = peak(over_time.allocations, over_time.lines)
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
 
@@ -90,7 +90,7 @@ def _waits(
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
             waited += collective.count / times * cost.waiting_seconds(group, held_up, last_met)
             since, met = {**since, **dict.fromkeys(held_up, 0.0)}, met | held_up
-        computed = one.seconds * (1.0 if one.count in communicating else one.count / times)
+        computed = over_time.seconds(one) * (1.0 if one.count in communicating else one.count / times)
         since = {axis: seconds + computed for axis, seconds in since.items()}
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
@@ -113,11 +113,13 @@ def _meeting(collective: Collective, axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(axes) if collective.kind == "collective-permute" else collective.axes
 
 
-def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline) -> float:
+def _call_seconds(
+    priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline, highest: Peak
+) -> float:
     times = priced.graph.times
-    temporaries = [each for each in over_time.allocations if each.role == "temporary"]
+    standing = sum(each.nbytes for each in over_time.allocations if each.role != "temporary")
     results = [(array, donor) for array, donor in zip(program.outputs, donors, strict=True) if array is not None]
     fresh = [nbytes for array, donor in results if donor is None for nbytes in [array.nbytes] * times(array.value)]
-    allocated = [peak(temporaries, over_time.lines).nbytes, *fresh]
+    allocated = [highest.nbytes - standing, *fresh]  # some temporaries lie in what is idle of donated arguments
     given = sum(times(array.value) for array in program.inputs)
     return priced.cost.device.call.seconds(given, sum(times(array.value) for array, _ in results), allocated)

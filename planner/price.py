@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from planner.problem import Edge, Problem
 from planner.reshard import Resharder
 from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy, enumerate_strategies
-from planner.work import Work, works
+from planner.work import Work, in_and_out_bytes, works
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,28 @@ class Reading:
     tail: int
     head: int
     seconds: np.ndarray
+
+
+@dataclass(frozen=True)
+class Resharders:
+    """What changes the layouts of a program's arguments, which come once a call, and of what it has just made."""
+
+    arguments: frozenset[Value]
+    cold: Resharder
+    warm: Resharder
+
+    @staticmethod
+    def for_program(graph: Graph, cost: MeshCost) -> Resharders:
+        cold = replace(cost, call_bytes=in_and_out_bytes(graph))
+        return Resharders(frozenset(graph.body.inputs), Resharder(cold), Resharder(cost))
+
+    def of(self, value: Value) -> Resharder:
+        return self.cold if value in self.arguments else self.warm
+
+    def guided(self, guide: Resharders) -> Resharders:
+        """These prices, by the ways of another."""
+        cold, warm = (Resharder(own.cost, its) for own, its in ((self.cold, guide.cold), (self.warm, guide.warm)))
+        return replace(self, cold=cold, warm=warm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +85,11 @@ class Priced:
     work: Mapping[Op, Work]
     seconds: Mapping[Op, np.ndarray]
     readings: tuple[tuple[Reading, ...], ...]
-    resharder: Resharder
+    resharders: Resharders
 
     @property
     def cost(self) -> MeshCost:
-        return self.resharder.cost
+        return self.resharders.warm.cost
 
     @property
     def output_uses(self) -> list[Use | None]:
@@ -117,7 +139,7 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
         pricing.work,
         pricing.seconds,
         tuple(map(tuple, readings.values())),
-        pricing.resharder,
+        pricing.resharders,
     )
 
 
@@ -131,7 +153,7 @@ class _Pricing:
     def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost):
         self.graph, self.decisions, self.cost = graph, decisions, cost
         self.sizes = dict(cost.axis_sizes)
-        self.resharder = Resharder(cost)
+        self.resharders = Resharders.for_program(graph, cost)
         self.work = works(graph, decisions, cost.backend)
         self._enumerated: dict[object, tuple[Strategy, ...]] = {}
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
@@ -273,9 +295,10 @@ class _Pricing:
         targets, target_of = self._layouts_of(use.node, use.dims, False)
         times = reshards(use, self.decisions, self.cost)
         repeats = use.value.repeats if use.view is None else ()
-        key = (use.value.shape, use.value.itemsize, id(source_of), id(target_of), times, repeats)
+        resharder = self.resharders.of(use.value)
+        key = (id(resharder), use.value.shape, use.value.itemsize, id(source_of), id(target_of), times, repeats)
         if key not in self._matrices:
-            matrix = self.resharder.matrix(use.value.shape, use.value.itemsize, sources, targets, repeats)
+            matrix = resharder.matrix(use.value.shape, use.value.itemsize, sources, targets, repeats)
             self._matrices[key] = matrix[np.ix_(source_of, target_of)] * times
         return Reading(use, home.node, use.node, self._matrices[key])
 

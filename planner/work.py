@@ -49,12 +49,13 @@ class Work:
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
+        window: pixels of a convolution's kernel; 0 of other ops.
         transposed: whether a contraction's left operand has what is summed over before its rows.
         rearranged: positions of operands that are copied into another order first, each with the dimension that the
             copy has innermost.
         turned: the dimension of a transposition's operand that its result has innermost; or None.
-        crowding: how many times as many bytes as its own move through memory before its own come again: where its
-            kernel reads an argument of the program, those of all arguments and results.
+        crowding: how many times as many bytes as its own go through memory before its own come again: where its kernel
+            reads an argument of the program, those of all arguments and results; 0 where it reads what was just made.
         fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
             or None.
     """
@@ -65,6 +66,7 @@ class Work:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     matmul: tuple[float, float, float] | None
+    window: float
     transposed: bool
     rearranged: Mapping[int, int]
     turned: int | None
@@ -100,8 +102,8 @@ def elements(op: Op) -> Mapping[str, float]:
     match name:
         case None:
             return {}
-        case "concatenate" if joined_apart(op):  # copies memory, and does nothing else
-            return {}
+        case "concatenate" if joined_apart(op):  # of a roll its two parts are copied before
+            return {"rearrange rows": float(made * (2 if op.name == "roll" else 1))}
         case "window":
             return {name: float(made * math.prod(op.params["window_dimensions"]))}
         case "window gradient":
@@ -122,7 +124,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
     """The work of every op that does any; constant values and their makers do none."""
     found: dict[Op, Work] = {}
     arguments = set(graph.body.inputs)
-    in_and_out = _nbytes((*graph.whole.body.inputs, *graph.whole.body.outputs))
+    in_and_out = in_and_out_bytes(graph)
     for line in _lines(graph.body, {}):
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
@@ -152,10 +154,11 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
                 read,
                 written,
                 matmul_sizes(op),
+                window(op),
                 transposed(op) and 0 not in copied,
                 copied,
                 innermost(op),
-                max(1.0, in_and_out / own) if own and index in crowded else 1.0,
+                max(1.0, in_and_out / own) if own and index in crowded else 0.0,
                 root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found
@@ -228,6 +231,11 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
     return [own, *(line for each in inner for line in _lines(each, roots))]
 
 
+def in_and_out_bytes(graph: Graph) -> float:
+    """Of all arguments and results of the program."""
+    return _nbytes((*graph.whole.body.inputs, *graph.whole.body.outputs))
+
+
 def _nbytes(atoms: Iterable[Atom]) -> float:
     return float(sum(atom.nbytes for atom in atoms if isinstance(atom, Value)))
 
@@ -265,6 +273,13 @@ def matmul_sizes(op: Op) -> tuple[float, float, float] | None:
         columns = right[op.params["dimension_numbers"].rhs_spec[0]]
     inner = flops(op) / (2.0 * max(1, math.prod(op.results[0].shape)))
     return elements / max(1, columns), inner, float(columns)
+
+
+def window(op: Op) -> float:
+    """Pixels of a convolution's kernel; 0 for other ops."""
+    if op.name != "conv_general_dilated":
+        return 0.0
+    return float(math.prod(aval_of(op.operands[1]).shape[dim] for dim in op.params["dimension_numbers"].rhs_spec[2:]))
 
 
 def transposed(op: Op) -> bool:

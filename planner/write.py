@@ -321,14 +321,16 @@ class _Writer:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
-        total = self.priced.resharder.seconds(move, value.shape, value.itemsize)
+        resharder = self.priced.resharders.of(value)
+        total = resharder.seconds(move, value.shape, value.itemsize)
         made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
         if move.kind == "slice":
             seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
-        collective = self.collective(move.kind, move.axes, larger, count, source)
-        local = total - float(self.cost.exposed_seconds(move.kind, move.axes, larger))
+        communicating = float(resharder.cost.exposed_seconds(move.kind, move.axes, larger))
+        collective = Collective(move.kind, larger, move.axes, count, count * communicating, source)
+        local = total - communicating
         moved, rest = array, (count,)
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
             moved = Array(array.shape, name, source, value)

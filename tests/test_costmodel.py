@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import REARRANGING, Eager
+from costmodel.topology import REARRANGING, Eager, MemorySample
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -44,13 +44,17 @@ def test_roofline_is_the_larger_of_arithmetic_and_memory() -> None:
     np.testing.assert_array_equal(cost.compute_seconds([1e12, 4e12], [2e11, 0.0], "bfloat16"), [2.0, 2.0])
 
 
-def test_what_shares_the_caches_moves_as_slowly_as_all_of_it_together() -> None:
-    device = preset("cpu:8").device
-    small, large = 2.0**18, 2.0**24
-    assert device.memory_seconds(small, crowding=large / small) == pytest.approx(
-        float(device.memory_seconds(large)) * small / large
-    )
-    assert device.memory_seconds(small, crowding=large / small) > device.memory_seconds(small)
+def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> None:
+    """At the rates of what was last moved a call before, where those were measured."""
+    warm = (MemorySample(2.0**20, 1e-5), MemorySample(2.0**24, 1e-3))
+    cold = (MemorySample(2.0**20, 2e-5), MemorySample(2.0**24, 4e-3))
+    one_curve = Device("d", {"float32": 1e9}, 1e9, 1e9, 0.0, memory_curve=warm)
+    two_curves = replace(one_curve, cold_memory_curve=cold)
+    for device, (small, large) in ((one_curve, warm), (two_curves, cold)):
+        assert device.memory_seconds(2.0**20) == pytest.approx(1e-5)
+        assert device.memory_seconds(2.0**20, crowding=1.0) == pytest.approx(small.seconds)
+        assert device.memory_seconds(2.0**20, crowding=16.0) == pytest.approx(large.seconds / 16)
+        assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 16.0) == pytest.approx(large.seconds / 32)
 
 
 def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured() -> None:

@@ -249,7 +249,7 @@ def test_a_limit_is_held() -> None:
     assert limit < free.prediction.peak_bytes
     held = train_plan(memory_limit=limit)
     assert held.prediction.peak_bytes <= limit
-    assert held.objective_seconds >= free.objective_seconds * (1 - 1e-9)
+    assert held.objective_seconds >= free.lower_bound_seconds * (1 - 1e-9), "the free plan may be written by hand"
     assert held.status in ("optimal", "feasible"), "there was time to search"
     assert train_plan(memory_limit=free.prediction.peak_bytes).in_specs == free.in_specs
 

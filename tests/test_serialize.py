@@ -58,7 +58,7 @@ def test_a_plan_priced_anew_is_the_same_program() -> None:
     steps = [each.kind for each in here.prediction.collectives]
     assert steps == ["all-to-all", "all-gather"]
     assert [each.kind for each in here.repriced(there).prediction.collectives] == steps
-    assert [each.kind for each in made_there.prediction.collectives] == ["all-gather", "all-gather"]
+    assert [each.kind for each in made_there.prediction.collectives] == ["all-gather"]
 
 
 def test_what_was_asked_for_is_read_back() -> None:
