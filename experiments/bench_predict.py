@@ -32,7 +32,7 @@ TURNS = 4
 """Of timing each probe once and calling each program some times, in an order that is drawn anew for each turn."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 24))
 """Per device; no program here communicates more at once."""
-CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 100
+CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 1000
 """Of a turn: a program is called for so many seconds, but this often at least and at most."""
 ROW_SECONDS = 0.02
 """Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
