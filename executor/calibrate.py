@@ -106,7 +106,7 @@ class Calibration:
             for dtype in matrix_types
         }
         self._collectives = {
-            (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes)
+            (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes, len(self._devices))
             for kind in KINDS
             for group_size in _group_sizes(len(self._devices))
             for nbytes in collective_bytes

@@ -7,12 +7,13 @@ is a compiled function that is called as a plan is, with arrays that are as cold
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -57,10 +58,10 @@ IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
 class LoopProbe:
     """`step` maps a device's arrays, of these shapes and this type and first value, to arrays like them.
 
-    Collectives join groups of `group_size` devices along the mesh axis "group"; in a `partitioned` step the arrays are
-    a whole group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is
-    timed is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class,
-    and moves so many bytes.
+    Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are a whole
+    group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
+    is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
+    moves so many bytes.
     """
 
     step: Callable[..., Arrays]
@@ -170,44 +171,54 @@ def element_probes() -> dict[str, LoopProbe]:
     }
 
 
-def collective_probe(kind: str, group_size: int, nbytes: int) -> LoopProbe:
-    """The collective, followed by what little brings its result back to the shape of its operand.
+def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int) -> LoopProbe:
+    """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
 
-    All-to-alls are those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
+    Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
+    along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
+    own sooner or later, and four then take half as long, which happens in no program of several axes. All-to-alls are
+    those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
 
     Args:
         nbytes: of the larger side, per device.
+        device_count: of all groups together.
     """
+    operand = ((nbytes // group_size if kind == "all-gather" else nbytes) // 4,)
+    if kind == "all-to-all":
+        return LoopProbe(_resharded, (operand,), group_size=group_size, repetitions=2, partitioned=True)
+    near = np.arange(device_count).reshape(-1, group_size)
+    far = np.arange(device_count).reshape(group_size, -1).T
 
-    def all_gather(x: jax.Array) -> jax.Array:
-        return lax.dynamic_slice_in_dim(lax.all_gather(x, "group", tiled=True), opaque_zero(x), len(x))
+    def step(x: jax.Array) -> Arrays:
+        for groups in (near, far):
+            x = _communicated(kind, x, groups)
+        return (x,)
 
-    def reduce_scatter(x: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice_in_dim(x, lax.psum_scatter(x, "group", tiled=True), opaque_zero(x), 0)
+    return LoopProbe(step, (operand,), group_size=device_count, repetitions=2)
 
-    def all_to_all(x: jax.Array) -> jax.Array:
-        turned = x.reshape(2 ** (x.size.bit_length() // 2), -1)  # about square
-        for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
-            turned = lax.with_sharding_constraint(turned, spec)
-        return turned.reshape(x.shape)
 
-    ring = [(place, (place + 1) % group_size) for place in range(group_size)]
-    steps: Mapping[str, Callable[[jax.Array], jax.Array]] = {
-        "all-reduce": lambda x: lax.psum(x, "group"),
-        "all-gather": all_gather,
-        "reduce-scatter": reduce_scatter,
-        "all-to-all": all_to_all,
-        "collective-permute": lambda x: lax.ppermute(x, "group", ring),
-    }
-    operand_bytes = nbytes // group_size if kind == "all-gather" else nbytes
-    resharded = kind == "all-to-all"
-    return LoopProbe(
-        lambda x: (steps[kind](x),),
-        ((operand_bytes // 4,),),
-        group_size=group_size,
-        repetitions=2 if resharded else 1,
-        partitioned=resharded,
-    )
+def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
+    """One collective of these groups of devices, and back to the shape of its operand."""
+    among = groups.tolist()
+    match kind:
+        case "all-reduce":
+            return lax.psum(x, "group", axis_index_groups=among)
+        case "all-gather":
+            gathered = lax.all_gather(x, "group", axis_index_groups=among, tiled=True)
+            return lax.dynamic_slice_in_dim(gathered, opaque_zero(x), len(x))
+        case "reduce-scatter":
+            scattered = lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
+            return lax.dynamic_update_slice_in_dim(x, scattered, opaque_zero(x), 0)
+        case "collective-permute":
+            return lax.ppermute(x, "group", np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2))
+    raise ValueError(f"no probe times {kind!r}")
+
+
+def _resharded(x: jax.Array) -> Arrays:
+    turned = x.reshape(2 ** (x.size.bit_length() // 2), -1)  # about square
+    for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
+        turned = lax.with_sharding_constraint(turned, spec)
+    return (turned.reshape(x.shape),)
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
-from costmodel.compute import matmul_seconds
+from costmodel.compute import convolution_seconds, matmul_seconds
 from costmodel.gemm import MatmulShape
 from costmodel.topology import REARRANGING, Eager, MemorySample
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
@@ -64,6 +64,16 @@ def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured(
     assert matmul_seconds(device, "float32", 1, 1, 1, transposed=True).round() == 2
     assert matmul_seconds(device, "float32", 1, 1, 1).round() == 1
     assert matmul_seconds(device.scaled(1.0, 3.0), "float32", 1, 1, 1, transposed=True).round() == 6
+
+
+def test_a_convolution_gathers_patches_and_packs_its_kernel_alone() -> None:
+    """One patch for each output position and pixel of the kernel, whatever its channels."""
+    shape = MatmulShape(1.0, 1e30, overflow_seconds=1.0, left_packing_seconds=1.0, right_packing_seconds=0.5)
+    device = replace(machine().device, matmul={"float32": shape}, element_seconds={"patch": 2.0})
+    seconds = convolution_seconds(device, "float32", rows=10, window=9, inner=27, columns=4)
+    assert seconds == pytest.approx(1.0 + 0.5 * 27 * 4 + 2.0 * 10 * 9, rel=1e-6)
+    more_channels = convolution_seconds(device, "float32", rows=10, window=9, inner=54, columns=4)
+    assert more_channels - seconds == pytest.approx(0.5 * 27 * 4, rel=1e-6)
 
 
 def test_classes_of_elements_cost_more_than_their_memory_only_where_that_was_measured() -> None:

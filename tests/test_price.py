@@ -350,6 +350,24 @@ def test_a_shared_copy_is_paid_once() -> None:
     assert gathered.count(64 * 128 * 4) == 1
 
 
+def test_arguments_are_gathered_cold_and_what_was_just_made_is_not() -> None:
+    """Where all arguments together are more than the caches hold, on devices that share these."""
+    model = CostModel(preset("cpu:8"))
+    fits = {fit.group_size: fit for fit in model.topology.measured if fit.kind == "all-gather"}
+    large = S((int(max(fit.cache_bytes for fit in fits.values()) // 2**10), 2**10), jnp.float32)  # four times as much
+
+    def gathered(fn: Callable[..., Any]) -> float:
+        rows = P(("data", "model"))
+        planned = planned_here(fn, [(256, 1024), large.shape], in_specs=(rows, rows), out_specs=(P(), rows))
+        (gather,) = (one for one in planned.prediction.collectives if one.kind == "all-gather" and len(one.axes) == 2)
+        return gather.seconds
+
+    moved = 8 * 2**20 * fits[8].overflow_seconds_per_byte
+    argument = gathered(lambda x, y: (x, y))
+    made = gathered(lambda x, y: (jnp.cumsum(x, axis=1), y))
+    assert argument > made + 0.5 * moved
+
+
 def test_constants_cost_nothing_to_slice() -> None:
     def fn(x: jax.Array) -> jax.Array:
         return x + lax.broadcasted_iota(jnp.float32, (64, 128), 0)

@@ -23,6 +23,14 @@ def test_group_sizes_between_the_measured_are_interpolated() -> None:
     assert [float(fitted_seconds(fits, size, 1.0)) for size in (2, 4, 8, 16)] == [1.0, 2.0, 3.0, 3.0]
 
 
+def test_of_what_comes_once_a_call_as_much_is_cold_as_of_all_that_a_call_moves() -> None:
+    fit = CollectiveFit("all-gather", 8, 1e-4, 1e-10, 2.0**20, 3e-10, 0.0)
+    within = fit.start_seconds + fit.seconds_per_byte * 2**18
+    for call_bytes, cold in ((0.0, 0.0), (2.0**20, 0.0), (2.0**21, 0.5), (2.0**22, 0.75)):
+        assert fit.seconds(2.0**18, call_bytes) == pytest.approx(within + cold * 2**18 * fit.overflow_seconds_per_byte)
+    assert fit.seconds(2.0**22, 2.0**21) == fit.seconds(2.0**22), "it overflows the caches alone"
+
+
 def test_a_fit_wants_three_sizes() -> None:
     with pytest.raises(ValueError, match="all-gather over groups of 2: three different byte counts"):
         fit_collectives([Sample("all-gather", 2, 8.0, 1.0), Sample("all-gather", 2, 16.0, 1.0)])
