@@ -211,7 +211,7 @@ def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[],
         return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), tuple(arrays))
 
     def full() -> Sequence[jax.Array]:
-        return [jnp.full(shape, probe.value, probe.dtype) for shape in probe.shapes]
+        return [jnp.ones(shape, probe.dtype) for shape in probe.shapes]
 
     def compiled() -> Timed:
         make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))

@@ -37,6 +37,8 @@ KEPT_BYTES, MOST_KEPT = 2**24, 16
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
+LAUNCHED_BYTES = 2**12
+"""Of the array that one op more goes over."""
 ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
 """Of the arrays, on each device, that tell the rates of caches and memory."""
 ELEMENTS = (ROWS, COLUMNS) = (256, 1024)
@@ -56,7 +58,7 @@ IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
 
 @dataclass(frozen=True)
 class LoopProbe:
-    """`step` maps a device's arrays, of these shapes and this type and first value, to arrays like them.
+    """`step` maps a device's arrays, of these shapes and this type, of ones at first, to arrays like them.
 
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are a whole
     group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
@@ -67,7 +69,6 @@ class LoopProbe:
     step: Callable[..., Arrays]
     shapes: tuple[tuple[int, ...], ...]
     dtype: str = "float32"
-    value: float = 1.0
     group_size: int = 1
     repetitions: int = 1
     partitioned: bool = False
@@ -135,8 +136,11 @@ def product_sizes(product: str, layer: tuple[int, int, int]) -> tuple[int, int, 
 
 
 def launch_probe() -> LoopProbe:
-    """A product so small that nothing but starting it counts."""
-    return LoopProbe(lambda x: (x @ x,), ((8, 8),), value=1 / 8)
+    """A loop over so few elements that starting it is what counts, of which a product takes more.
+
+    Over a kilobyte or less XLA's CPU compiler would make one piece of machine code of all rounds.
+    """
+    return memory_probe(LAUNCHED_BYTES)
 
 
 def memory_probe(nbytes: int) -> LoopProbe:
