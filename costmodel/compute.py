@@ -45,39 +45,25 @@ def matmul_seconds(
     batch: ArrayLike = 1.0,
     nbytes: ArrayLike = 0.0,
     transposed: bool = False,
+    window: float = 0.0,
 ) -> np.ndarray:
     """Seconds of a matrix multiplication on one device, its launch included; formula and source in `costmodel.gemm`.
 
+    A convolution is one whose left operand is gathered patch by patch, a row of channels for each output position and
+    pixel of its kernel, instead of being packed.
+
     Args:
         dtype: numpy name of the type that is multiplied.
-        rows, inner, columns: the sizes on one device; a convolution's rows are its output positions.
+        rows, inner, columns: the sizes on one device; a convolution's rows are its output positions of all images, its
+            inner size channels times `window`.
         batch: how many products.
         nbytes: of operands and results that go through this device's memory.
         transposed: whether the left operand lies the other way round in memory.
+        window: pixels of a convolution's kernel; 0 of other products.
     """
-    return device.matmul_shape(dtype, transposed).seconds(device.rate(dtype), rows, inner, columns, batch, nbytes)
-
-
-def convolution_seconds(
-    device: Device,
-    dtype: str,
-    rows: ArrayLike,
-    window: float,
-    inner: ArrayLike,
-    columns: ArrayLike,
-    batch: ArrayLike = 1.0,
-    nbytes: ArrayLike = 0.0,
-) -> np.ndarray:
-    """Seconds of a convolution on one device: a product whose left operand is gathered patch by patch, not packed.
-
-    Args:
-        rows: output positions, of all images.
-        window: pixels of the kernel.
-        inner: of an output: channels times `window`.
-        columns: output channels.
-        dtype, batch, nbytes: as of `matmul_seconds`.
-    """
-    shape = replace(device.matmul_shape(dtype), left_packing_seconds=0.0, overflow_seconds=0.0)
-    patches = np.asarray(batch, dtype=float) * rows * window
+    shape = device.matmul_shape(dtype, transposed)
+    if window:
+        shape = replace(shape, left_packing_seconds=0.0, overflow_seconds=0.0)
+    patches = window * np.multiply(batch, rows)
     gathered = device.element_seconds.get("patch", 0.0) * patches
     return shape.seconds(device.rate(dtype), rows, inner, columns, batch, nbytes) + gathered

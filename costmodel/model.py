@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from costmodel import profile
 from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
-from costmodel.compute import convolution_seconds, matmul_seconds, roofline_seconds
+from costmodel.compute import matmul_seconds, roofline_seconds
 from costmodel.fit import CollectiveFit, fitted_seconds
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
@@ -72,6 +72,11 @@ class MeshCost:
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
     skew_seconds: float
     call_bytes: float = 0.0
+
+    @property
+    def shares_caches(self) -> bool:
+        """Whether what one device moves drives what others have moved out of a cache."""
+        return self.backend == "cpu"
 
     @property
     def hoists(self) -> bool:
@@ -150,22 +155,10 @@ class MeshCost:
         batch: ArrayLike = 1.0,
         nbytes: ArrayLike = 0.0,
         transposed: bool = False,
+        window: float = 0.0,
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
-        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed)
-
-    def convolution_seconds(
-        self,
-        dtype: str,
-        rows: ArrayLike,
-        window: float,
-        inner: ArrayLike,
-        columns: ArrayLike,
-        batch: ArrayLike = 1.0,
-        nbytes: ArrayLike = 0.0,
-    ) -> np.ndarray:
-        """Seconds of a convolution on one device, launch included; see `costmodel.compute.convolution_seconds`."""
-        return convolution_seconds(self.device, dtype, rows, window, inner, columns, batch, nbytes)
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed, window)
 
 
 @dataclass(frozen=True)

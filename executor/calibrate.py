@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
-from costmodel.compute import convolution_seconds
+from costmodel.compute import matmul_seconds
 from costmodel.cpus import host_memory_bytes, processor
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
@@ -280,9 +280,10 @@ class _TimedCalls:
     def device(self) -> Device:
         """With the cost of calls, of cold memory and of classes of elements."""
         known = replace(self.bare, cold_memory_curve=self.cold_memory())
-        product = float(convolution_seconds(known, "float32", **probes.convolution_sizes()))
-        each = {name: self.each(name, known) for name in ELEMENT_CLASSES if name in self.probes}
-        each["patch"] = self.each("patch", known, probes.STREAMED * product)
+        rows, inner, columns, window = probes.convolution_sizes()
+        product = float(matmul_seconds(known, "float32", rows, inner, columns, window=window))
+        products = {"patch": probes.STREAMED * product}
+        each = {n: self.each(n, known, products.get(n, 0.0)) for n in ELEMENT_CLASSES if n in self.probes}
         return replace(known, element_seconds=dict(known.element_seconds) | each, call=self.cost)
 
     @property
@@ -303,12 +304,11 @@ class _TimedCalls:
     def cold_memory(self) -> tuple[MemorySample, ...]:
         return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in probes.COLD_BYTES})
 
-    def each(self, name: str, device: Device, known: float = 0.0) -> float:
-        """Seconds of one element beside its way through memory, or beside what else is known to be done, if that is
-        longer."""
+    def each(self, name: str, device: Device, product: float) -> float:
+        """Seconds of one element beside its way through memory, or beside a product that takes longer than that."""
         probe = self.probes[name]
         memory = float(device.memory_seconds(probe.moved_bytes, crowding=1.0))
-        return max(0.0, self.net(name) - max(known, memory)) / probe.elements
+        return max(0.0, self.net(name) - max(product, memory)) / probe.elements
 
 
 def _memory_curve(arrays: Mapping[int, float]) -> tuple[MemorySample, ...]:

@@ -303,7 +303,6 @@ def cold(nbytes: int) -> str:
     return f"{nbytes} cold bytes"
 
 
-def convolution_sizes() -> dict[str, float]:
-    """Of the timed convolution, as `costmodel.compute.convolution_seconds` takes them."""
-    rows, inner = IMAGES * SIDE**2, CHANNELS * WINDOW**2
-    return {"rows": rows, "window": WINDOW**2, "inner": inner, "columns": CHANNELS}
+def convolution_sizes() -> tuple[int, int, int, int]:
+    """Rows, inner size, columns and window of the timed convolution; see `costmodel.compute.matmul_seconds`."""
+    return IMAGES * SIDE**2, CHANNELS * WINDOW**2, CHANNELS, WINDOW**2

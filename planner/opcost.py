@@ -126,9 +126,7 @@ def _product_seconds(
 ) -> np.ndarray:
     """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
-    if work.window:
-        return cost.convolution_seconds(work.dtype, rows, work.window, inner, columns, batch, nbytes)
-    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed)
+    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed, work.window)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

@@ -54,8 +54,11 @@ class Resharders:
 
     @staticmethod
     def for_program(graph: Graph, cost: MeshCost) -> Resharders:
-        cold = replace(cost, call_bytes=in_and_out_bytes(graph))
-        return Resharders(frozenset(graph.body.inputs), Resharder(cold), Resharder(cost))
+        warm = Resharder(cost)
+        if not cost.shares_caches:
+            return Resharders(frozenset(), warm, warm)
+        cold = Resharder(replace(cost, call_bytes=in_and_out_bytes(graph)))
+        return Resharders(frozenset(graph.body.inputs), cold, warm)
 
     def of(self, value: Value) -> Resharder:
         return self.cold if value in self.arguments else self.warm

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
-from costmodel.compute import convolution_seconds, matmul_seconds
+from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
 from costmodel.topology import REARRANGING, Eager, MemorySample
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
@@ -55,6 +55,8 @@ def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> No
         assert device.memory_seconds(2.0**20, crowding=1.0) == pytest.approx(small.seconds)
         assert device.memory_seconds(2.0**20, crowding=16.0) == pytest.approx(large.seconds / 16)
         assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 16.0) == pytest.approx(large.seconds / 32)
+    here = preset("cpu:8").device
+    assert here.memory_seconds(2.0**18, crowding=64.0) > here.memory_seconds(2.0**18)
 
 
 def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured() -> None:
@@ -70,9 +72,9 @@ def test_a_convolution_gathers_patches_and_packs_its_kernel_alone() -> None:
     """One patch for each output position and pixel of the kernel, whatever its channels."""
     shape = MatmulShape(1.0, 1e30, overflow_seconds=1.0, left_packing_seconds=1.0, right_packing_seconds=0.5)
     device = replace(machine().device, matmul={"float32": shape}, element_seconds={"patch": 2.0})
-    seconds = convolution_seconds(device, "float32", rows=10, window=9, inner=27, columns=4)
+    seconds = matmul_seconds(device, "float32", rows=10, window=9, inner=27, columns=4)
     assert seconds == pytest.approx(1.0 + 0.5 * 27 * 4 + 2.0 * 10 * 9, rel=1e-6)
-    more_channels = convolution_seconds(device, "float32", rows=10, window=9, inner=54, columns=4)
+    more_channels = matmul_seconds(device, "float32", rows=10, window=9, inner=54, columns=4)
     assert more_channels - seconds == pytest.approx(0.5 * 27 * 4, rel=1e-6)
 
 
