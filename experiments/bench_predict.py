@@ -28,8 +28,10 @@ from experiments.terminal import console, table
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
-TURNS = 4
+LEAST_TURNS, MOST_TURNS = 4, 16
 """Of timing each probe once and calling each program some times, in an order that is drawn anew for each turn."""
+ENOUGH_REPEATS = 0.95
+"""No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 24))
 """Per device; no program here communicates more at once."""
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 1000
@@ -42,8 +44,9 @@ ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
 {RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case
-calibrates the devices and plans, then times probes and programs one among the other in {TURNS} turns, a short program
-for some {ROW_SECONDS * 1e3:.0f} ms in a row; predicted is by the profile of all turns' medians. The error is
+calibrates the devices and plans, then times probes and programs one among the other in {LEAST_TURNS} turns, a short
+program for some {ROW_SECONDS * 1e3:.0f} ms in a row, and where the clock does not rank programs alike twice in up to
+{MOST_TURNS}; predicted is by the profile of all turns' medians. The error is
 |predicted − measured| / measured of the medians, off the median of predicted / measured − 1; the rank correlation is
 Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a
 rank correlation of 0.95. *Clock repeats* is the rank correlation of the first half of the calls with the second: no
@@ -67,7 +70,8 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))
     samples: list[list[float]] = [[] for _ in programs]
-    in_turns([*calibration.timers, *calls([Runner(program, args) for program in programs], samples)])
+    jobs = [*calibration.timers, *calls([Runner(program, args) for program in programs], samples)]
+    in_turns(jobs, lambda: repeats(samples) >= ENOUGH_REPEATS)
     model = calibration.model()
     repriced = planned.repriced(model).choice
     timed = [
@@ -97,12 +101,14 @@ def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Cal
     return found
 
 
-def in_turns(jobs: Sequence[Callable[[], None]]) -> None:
-    """Does each job once in a turn."""
+def in_turns(jobs: Sequence[Callable[[], None]], enough: Callable[[], bool]) -> None:
+    """Does each job once in a turn, until there were enough."""
     order = np.random.default_rng(0)
-    for _ in range(TURNS):
+    for turn in range(1, MOST_TURNS + 1):
         for index in order.permutation(len(jobs)):
             jobs[index]()
+        if turn >= LEAST_TURNS and enough():
+            return
 
 
 def report() -> None:
@@ -143,6 +149,12 @@ def measured_ms(samples: Sequence[float]) -> dict[str, float]:
     first, second = np.array_split(all_calls, 2)
     parts = {"measured_ms": all_calls, "first_half_ms": first, "second_half_ms": second}
     return {name: float(np.median(part)) * 1e3 for name, part in parts.items()}
+
+
+def repeats(samples: Sequence[Sequence[float]]) -> float:
+    """The rank correlation of programs in the first half of their calls and in the second."""
+    halves = pd.DataFrame([measured_ms(taken) for taken in samples])
+    return float(halves.first_half_ms.corr(halves.second_half_ms, method="spearman"))
 
 
 def by_workload(frame: pd.DataFrame) -> pd.DataFrame:
