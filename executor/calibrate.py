@@ -108,13 +108,13 @@ class Calibration:
         self._collectives = {
             (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes, len(self._devices))
             for kind in KINDS
-            for group_size in _group_sizes(len(self._devices))
+            for group_size in group_sizes(len(self._devices))
             for nbytes in collective_bytes
         }
         self._waits = {
             (products, group_size): probes.wait_probe(products, group_size)
             for products in probes.WAITED_AFTER
-            for group_size in (1, *_group_sizes(len(self._devices)))
+            for group_size in (1, *group_sizes(len(self._devices)))
             if self._devices[0].platform == "cpu" and len(self._devices) > 1
         }
         self._calls = probes.call_probes()
@@ -132,7 +132,7 @@ class Calibration:
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Compiles the probes; `progress` is called with how many are done."""
-        timers = [_loop_timer(probe, self._devices) for probe in self._loops]
+        timers = [loop_timer(probe, self._devices) for probe in self._loops]
         timers += [_call_timer(call, self._devices) for call in self._calls.values()]
         for done, compiled in enumerate(timers):
             progress(done)
@@ -196,13 +196,12 @@ class Calibration:
         return CostModel(topology, measured_on=_conditions() | errors)
 
 
-def _group_sizes(device_count: int) -> list[int]:
-    """2, 4, 8, … as far as they divide the devices, and all devices."""
-    powers = [2**power for power in range(1, device_count.bit_length())]
-    return sorted({size for size in (*powers, device_count) if size > 1 and device_count % size == 0})
+def group_sizes(device_count: int) -> list[int]:
+    """What the axes of a mesh of so many devices can have."""
+    return [size for size in range(2, device_count + 1) if device_count % size == 0]
 
 
-def _loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
+def loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
     """Compiles, and then times a step in a loop on all devices, by repetition; the arrays are made anew each time."""
     mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
     split = PartitionSpec(("groups", "group"))

@@ -184,12 +184,13 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int)
     those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
 
     Args:
-        nbytes: of the larger side, per device.
+        nbytes: of the larger side, per device; rounded to what can be split.
         device_count: of all groups together.
     """
-    operand = ((nbytes // group_size if kind == "all-gather" else nbytes) // 4,)
+    size = nbytes // 4 // group_size
     if kind == "all-to-all":
-        return LoopProbe(_resharded, (operand,), group_size=group_size, repetitions=2, partitioned=True)
+        return _resharding_probe(group_size, size)
+    operand = (size if kind == "all-gather" else size * group_size,)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
 
@@ -218,11 +219,22 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
     raise ValueError(f"no probe times {kind!r}")
 
 
-def _resharded(x: jax.Array) -> Arrays:
-    turned = x.reshape(2 ** (x.size.bit_length() // 2), -1)  # about square
-    for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
-        turned = lax.with_sharding_constraint(turned, spec)
-    return (turned.reshape(x.shape),)
+def _resharding_probe(group_size: int, size: int) -> LoopProbe:
+    """From the first dimension of a group's matrix to its second and back; each device sends so many elements to each.
+
+    The matrix is about square.
+    """
+    rows = max(1, 2 ** ((size * group_size**2).bit_length() // 2) // group_size)
+    columns = max(1, size // rows)
+
+    def step(x: jax.Array) -> Arrays:
+        turned = x.reshape(group_size * rows, group_size * columns)
+        for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
+            turned = lax.with_sharding_constraint(turned, spec)
+        return (turned.reshape(x.shape),)
+
+    operand = (rows * group_size * columns,)
+    return LoopProbe(step, (operand,), group_size=group_size, repetitions=2, partitioned=True)
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:

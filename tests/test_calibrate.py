@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel
 from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
-from executor.calibrate import calibrate
+from executor.calibrate import calibrate, group_sizes, loop_timer
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,23 @@ def test_the_profile_reads_back(model: CostModel) -> None:
 def test_progress_reaches_its_total(model: CostModel, seen: list[tuple[int, int]]) -> None:
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group_size", [2, 3, 6])
+def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
+    """Of every size that an axis can have, with bytes that the group does not divide."""
+    devices = jax.devices()[:6]
+    probe = probes.collective_probe(kind, group_size, 2**12, len(devices))
+    seconds = loop_timer(probe, devices)()
+    assert 0 < seconds() < 1
+    moved = 4 * math.prod(probe.shapes[0]) * (group_size if kind == "all-gather" else 1)
+    assert moved == pytest.approx(2**12, rel=0.1)
+
+
+def test_an_axis_may_have_any_size_that_divides_the_devices() -> None:
+    assert group_sizes(12) == [2, 3, 4, 6, 12]
+    assert group_sizes(1) == []
 
 
 def test_without_a_type_of_matrices_there_is_no_rate() -> None:
