@@ -206,7 +206,8 @@ class _Clock:
             alike = self.found.alike(array if array in self.born else array.value, alive)
             if alike > 1:
                 name = f"{alive.name} and {alike - 1} like it"
-                self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=alike)
+                all_alike = alike * alive.alike
+                self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=all_alike)
         return self.found
 
     def copied(self, program: Program, homes: Mapping[Array, Array]) -> frozenset[Array]:
@@ -251,7 +252,7 @@ class _Clock:
 
     @staticmethod
     def allocation(array: Array, start: int, end: int, role: Role = "temporary", idle: range = range(0)) -> Allocation:
-        return Allocation(array.own_bytes, start, end, array.name, array.source, role, idle=idle)
+        return Allocation(array.own_bytes, start, end, array.name, array.source, role, array.pieces, idle)
 
 
 def operands_first(kernels: Sequence[tuple[Instruction, Iterable[Array]]]) -> Iterator[Array]:

@@ -41,6 +41,7 @@ class Array:
         value: what it is a layout of.
         home: where the value is laid out, if this is the layout that it was made in.
         shared: whether it lies in the memory of another array.
+        pieces: how many arrays, all alike, it is for the compiler.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +50,7 @@ class Array:
     value: Value
     home: Home | None = None
     shared: bool = False
+    pieces: int = 1
 
     @property
     def nbytes(self) -> float:

@@ -332,18 +332,15 @@ class _Writer:
         collective = Collective(move.kind, larger, move.axes, count, count * communicating, source)
         local = total - communicating
         moved, rest = array, (count,)
+        pieces = shard_count(move.axes, self.sizes) if move.kind == "all-to-all" else 1  # one for each device
         if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
-            moved = Array(array.shape, name, source, value)
+            moved = Array(array.shape, name, source, value, pieces=pieces)
             how = PARTED if move.kind == "all-to-all" else REARRANGED
             self.append(lines, "copy", how, (array,), (moved,), source, *rest)
-        arrived = Array(made.shape, name, source, value) if moved is not array else made
+        arrived = Array(made.shape, name, source, value, pieces=pieces) if moved is not array else made
         self.append(
             lines, move.kind, LIBRARY, (moved,), (arrived,), source, count, seconds=local, collectives=(collective,)
         )
-        if move.kind == "all-to-all" and arrived is not made:
-            joined = Array(made.shape, name, source, value)
-            self.append(lines, "concatenate", LIBRARY, (arrived,), (joined,), source, count)
-            arrived = joined
         if arrived is not made:
             self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
         return made
