@@ -71,7 +71,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     args = work.make_args(jax.random.key(0))
     samples: list[list[float]] = [[] for _ in programs]
     jobs = [*calibration.timers, *calls([Runner(program, args) for program in programs], samples)]
-    in_turns(jobs, lambda: repeats(samples) >= ENOUGH_REPEATS)
+    in_turns(jobs, lambda: clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS)
     model = calibration.model()
     repriced = planned.repriced(model).choice
     timed = [
@@ -151,10 +151,9 @@ def measured_ms(samples: Sequence[float]) -> dict[str, float]:
     return {name: float(np.median(part)) * 1e3 for name, part in parts.items()}
 
 
-def repeats(samples: Sequence[Sequence[float]]) -> float:
-    """The rank correlation of programs in the first half of their calls and in the second."""
-    halves = pd.DataFrame([measured_ms(taken) for taken in samples])
-    return float(halves.first_half_ms.corr(halves.second_half_ms, method="spearman"))
+def clock_repeats(programs: pd.DataFrame) -> float:
+    """Spearman's rank correlation of programs by the first half of their calls and by the second."""
+    return float(programs.first_half_ms.corr(programs.second_half_ms, method="spearman"))
 
 
 def by_workload(frame: pd.DataFrame) -> pd.DataFrame:
@@ -183,7 +182,7 @@ def rank_correlations(part: pd.DataFrame) -> dict[str, float]:
     """Spearman's, of predicted and measured times, and of the two halves of what was measured."""
     return {
         "rank_correlation": float(part.predicted_ms.corr(part.measured_ms, method="spearman")),
-        "clock_repeats": float(part.first_half_ms.corr(part.second_half_ms, method="spearman")),
+        "clock_repeats": clock_repeats(part),
     }
 
 

@@ -331,18 +331,20 @@ class _Writer:
         communicating = float(resharder.cost.exposed_seconds(move.kind, move.axes, larger))
         collective = Collective(move.kind, larger, move.axes, count, count * communicating, source)
         local = total - communicating
-        moved, rest = array, (count,)
-        pieces = shard_count(move.axes, self.sizes) if move.kind == "all-to-all" else 1  # one for each device
-        if self.cost.backend == "cpu" and (move.strided or move.kind == "all-to-all"):
-            moved = Array(array.shape, name, source, value, pieces=pieces)
-            how = PARTED if move.kind == "all-to-all" else REARRANGED
-            self.append(lines, "copy", how, (array,), (moved,), source, *rest)
-        arrived = Array(made.shape, name, source, value, pieces=pieces) if moved is not array else made
+        parted = move.kind == "all-to-all"
+        if self.cost.backend != "cpu" or not (parted or move.strided):
+            self.append(
+                lines, move.kind, LIBRARY, (array,), (made,), source, count, seconds=local, collectives=(collective,)
+            )
+            return made
+        pieces = shard_count(move.axes, self.sizes) if parted else 1  # one for each device
+        sent = Array(array.shape, name, source, value, pieces=pieces)
+        arrived = Array(made.shape, name, source, value, pieces=pieces)
+        self.append(lines, "copy", PARTED if parted else REARRANGED, (array,), (sent,), source, count)
         self.append(
-            lines, move.kind, LIBRARY, (moved,), (arrived,), source, count, seconds=local, collectives=(collective,)
+            lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, seconds=local, collectives=(collective,)
         )
-        if arrived is not made:
-            self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
+        self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
         return made
 
 
