@@ -206,4 +206,4 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 if __name__ == "__main__":
     about = "Holds predictions against the clock, and keeps table and plot in docs."
-    typer.run(CASES.command(MESHES, measure_case, report, 1800.0, about))
+    typer.run(CASES.command(MESHES, measure_case, report, 3600.0, about))
