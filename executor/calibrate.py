@@ -214,10 +214,8 @@ def loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], 
 
     def compiled() -> Timed:
         make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
-        own, axes = (PartitionSpec("groups"), {"groups"}) if probe.partitioned else (split, {"groups", "group"})
-        looped = jax.shard_map(
-            repeat, mesh=mesh, in_specs=(PartitionSpec(), own), out_specs=own, axis_names=axes, check_vma=False
-        )
+        on_each = jax.shard_map(repeat, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False)
+        looped = repeat if probe.partitioned else on_each
         run = jax.jit(looped, out_shardings=NamedSharding(mesh, split), donate_argnums=1)
 
         def per_step(length: int) -> tuple[float, float]:

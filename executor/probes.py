@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from costmodel.topology import REARRANGING
 
@@ -60,8 +60,8 @@ IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
 class LoopProbe:
     """`step` maps a device's arrays, of these shapes and this type, of ones at first, to arrays like them.
 
-    Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are a whole
-    group's, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
+    Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
+    devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
     is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
     moves so many bytes.
     """
@@ -189,7 +189,7 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int)
     """
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
-        return _resharding_probe(group_size, size)
+        return _resharding_probe(group_size, size, device_count)
     operand = (size if kind == "all-gather" else size * group_size,)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
@@ -219,22 +219,30 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
     raise ValueError(f"no probe times {kind!r}")
 
 
-def _resharding_probe(group_size: int, size: int) -> LoopProbe:
-    """From the first dimension of a group's matrix to its second and back; each device sends so many elements to each.
+def _resharding_probe(group_size: int, size: int, device_count: int) -> LoopProbe:
+    """From the first dimension of each group's matrix to its second and back; a device sends so many elements to each.
 
-    The matrix is about square.
+    The matrices are about square. The groups, near and far, are those of an axis of two meshes of the same devices.
     """
     rows = max(1, 2 ** ((size * group_size**2).bit_length() // 2) // group_size)
-    columns = max(1, size // rows)
+    columns = group_size * max(1, size // rows)
+    others = device_count // group_size
+    near = AbstractMesh((others, group_size), ("others", "group"))
+    far = AbstractMesh((group_size, others), ("group", "others"))
+    split = NamedSharding(AbstractMesh((device_count,), ("all",)), PartitionSpec("all"))
 
     def step(x: jax.Array) -> Arrays:
-        turned = x.reshape(group_size * rows, group_size * columns)
-        for spec in (PartitionSpec("group"), PartitionSpec(None, "group"), PartitionSpec("group")):
-            turned = lax.with_sharding_constraint(turned, spec)
-        return (turned.reshape(x.shape),)
+        for mesh in (near, far):
+            # A device's part is its place in the mesh: to put the group's number first moves nothing.
+            parts = jnp.moveaxis(x.reshape(*mesh.axis_sizes, rows, columns), mesh.axis_names.index("others"), 0)
+            turned = parts.reshape(others, group_size * rows, columns)
+            for spec in (("others", "group"), ("others", None, "group"), ("others", "group")):
+                turned = lax.with_sharding_constraint(turned, NamedSharding(mesh, PartitionSpec(*spec)))
+            parts = jnp.moveaxis(turned.reshape(parts.shape), 0, mesh.axis_names.index("others"))
+            x = lax.with_sharding_constraint(parts.reshape(x.shape), split)
+        return (x,)
 
-    operand = (rows * group_size * columns,)
-    return LoopProbe(step, (operand,), group_size=group_size, repetitions=2, partitioned=True)
+    return LoopProbe(step, ((rows * columns,),), group_size=device_count, repetitions=4, partitioned=True)
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:

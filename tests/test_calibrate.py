@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from costmodel import KINDS, CostModel
 from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
 from executor.calibrate import calibrate, group_sizes, loop_timer
+from executor.compiled import collectives
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,18 @@ def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
     assert 0 < seconds() < 1
     moved = 4 * math.prod(probe.shapes[0]) * (group_size if kind == "all-gather" else 1)
     assert moved == pytest.approx(2**12, rel=0.1)
+
+
+@pytest.mark.parametrize(("group_size", "near", "far"), [(2, "z", "x"), (4, "yz", "xy"), (8, "xyz", "xyz")])
+def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, near: str, far: str) -> None:
+    """There and back, among neighbours and among devices far apart, and nothing beside."""
+    mesh = {"x": 2, "y": 2, "z": 2}
+    probe = probes.collective_probe("all-to-all", group_size, 2**12, len(jax.devices()))
+    split = NamedSharding(jax.make_mesh((8,), ("all",)), PartitionSpec("all"))
+    x = jnp.ones(8 * math.prod(probe.shapes[0]))
+    text = jax.jit(probe.step, in_shardings=split, out_shardings=split).lower(x).compile().as_text()
+    found = [(one.kind, "".join(one.axes), one.bytes) for one in collectives(text, mesh)]
+    assert found == [("all-to-all", axes, 2**12) for axes in (near, near, far, far)]
 
 
 def test_an_axis_may_have_any_size_that_divides_the_devices() -> None:
