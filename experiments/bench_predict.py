@@ -34,6 +34,8 @@ ENOUGH_REPEATS = 0.95
 """No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 24))
 """Per device; no program here communicates more at once."""
+MATRIX_TYPES = ("float32",)
+"""What programs of the small size multiply."""
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 1000
 """Of a turn: a program is called for so many seconds, but this often at least and at most."""
 ROW_SECONDS = 0.02
@@ -63,7 +65,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """
     offer_devices(mesh)
     keep_compiled(CASES.folder / "compiled")
-    calibration = Calibration(jax.devices(), COLLECTIVE_BYTES)
+    calibration = Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
     calibration.compile()
     calibration.time_once()
     work, planned = planned_case(workload_name, mesh, calibration.model())
