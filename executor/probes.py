@@ -226,20 +226,17 @@ def _resharding_probe(group_size: int, size: int, device_count: int) -> LoopProb
     """
     rows = max(1, 2 ** ((size * group_size**2).bit_length() // 2) // group_size)
     columns = group_size * max(1, size // rows)
-    others = device_count // group_size
-    near = AbstractMesh((others, group_size), ("others", "group"))
-    far = AbstractMesh((group_size, others), ("group", "others"))
-    split = NamedSharding(AbstractMesh((device_count,), ("all",)), PartitionSpec("all"))
+    near = AbstractMesh((device_count // group_size, group_size), ("others", "group"))
+    far = AbstractMesh((group_size, device_count // group_size), ("group", "others"))
 
     def step(x: jax.Array) -> Arrays:
         for mesh in (near, far):
-            # A device's part is its place in the mesh: to put the group's number first moves nothing.
-            parts = jnp.moveaxis(x.reshape(*mesh.axis_sizes, rows, columns), mesh.axis_names.index("others"), 0)
-            turned = parts.reshape(others, group_size * rows, columns)
-            for spec in (("others", "group"), ("others", None, "group"), ("others", "group")):
-                turned = lax.with_sharding_constraint(turned, NamedSharding(mesh, PartitionSpec(*spec)))
-            parts = jnp.moveaxis(turned.reshape(parts.shape), 0, mesh.axis_names.index("others"))
-            x = lax.with_sharding_constraint(parts.reshape(x.shape), split)
+            parts = x.reshape(*mesh.axis_sizes, rows, columns)
+            by_rows = PartitionSpec(*mesh.axis_names)
+            by_columns = PartitionSpec(*(None if axis == "group" else axis for axis in mesh.axis_names), None, "group")
+            for spec in (by_rows, by_columns, by_rows):
+                parts = lax.with_sharding_constraint(parts, NamedSharding(mesh, spec))
+            x = parts.reshape(x.shape)
         return (x,)
 
     return LoopProbe(step, ((rows * columns,),), group_size=device_count, repetitions=4, partitioned=True)
