@@ -11,7 +11,7 @@ class CallCost:
     """Seconds of a call beside those of the program.
 
     Attributes:
-        call_seconds: of any call.
+        call_seconds: of any call, arrays not counted.
         argument_seconds, result_seconds: of each array that goes in or comes out.
         fetch_seconds_per_byte: of an allocation that the system hands out page by page at each call, all devices at it.
         fetch_from_bytes: allocations from this size on are (the C library gives larger ones back after use:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,8 +15,7 @@ from itertools import groupby
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
@@ -29,23 +27,14 @@ from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from costmodel.waits import FREE_SECONDS, fit_skew
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
+from executor.timers import Probe, Timed, timed
 
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 ROUNDS = 5
-# A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
-# of waking threads and of the short loop's time are lost in it.
-LOOP_SECONDS = 0.01
-LOOP_RATIO = 3
-LOOP_GUESSES = 3  # What a short loop tells of a small operation is mostly noise.
-SHORT_LOOP, LONGEST_LOOP = 4, 2000
-CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
-"""Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
 
 Products = Mapping[tuple[str, tuple[int, int, int], str], float]
 """Seconds by product, layer and type; see `probes.product_probe`."""
 Progress = Callable[[int, int], None]
-Timed = Callable[[], float]
-"""Runs something once and returns the seconds that it took."""
 
 
 def calibrate(
@@ -123,20 +112,18 @@ class Calibration:
 
     def __len__(self) -> int:
         """How many probes there are."""
-        return len(self._loops) + len(self._calls)
+        return len(self._probes)
 
     @property
-    def _loops(self) -> list[LoopProbe]:
-        kinds = (self._arrays, self._elements, self._products, self._collectives, self._waits)
+    def _probes(self) -> list[Probe]:
+        kinds = (self._arrays, self._elements, self._products, self._collectives, self._waits, self._calls)
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Compiles the probes; `progress` is called with how many are done."""
-        timers = [loop_timer(probe, self._devices) for probe in self._loops]
-        timers += [_call_timer(call, self._devices) for call in self._calls.values()]
-        for done, compiled in enumerate(timers):
+        for done, probe in enumerate(self._probes):
             progress(done)
-            self._timed.append(compiled())
+            self._timed.append(timed(probe, self._devices))
             self._samples.append([])
 
     @property
@@ -150,7 +137,7 @@ class Calibration:
 
             return time_once
 
-        before = range(len(self._loops) - len(self._waits))
+        before = range(len(self) - len(self._waits) - len(self._calls))
         names = [*before, *(f"after {products} products" for products, _ in self._waits), *self._calls]
         return [timer(list(numbers)) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
 
@@ -201,71 +188,6 @@ def group_sizes(device_count: int) -> list[int]:
     return [size for size in range(2, device_count + 1) if device_count % size == 0]
 
 
-def loop_timer(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
-    """Compiles, and then times a step in a loop on all devices, by repetition; the arrays are made anew each time."""
-    mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
-    split = PartitionSpec(("groups", "group"))
-
-    def repeat(count: jax.Array, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), tuple(arrays))
-
-    def full() -> Sequence[jax.Array]:
-        return [jnp.ones(shape, probe.dtype) for shape in probe.shapes]
-
-    def compiled() -> Timed:
-        make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
-        on_each = jax.shard_map(repeat, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False)
-        looped = repeat if probe.partitioned else on_each
-        run = jax.jit(looped, out_shardings=NamedSharding(mesh, split), donate_argnums=1)
-
-        def per_step(length: int) -> tuple[float, float]:
-            """Seconds of one step alone, and of one among so many."""
-            arrays, taken = jax.block_until_ready(make()), []
-            for count in (1, length):
-                start = time.perf_counter()
-                arrays = jax.block_until_ready(run(count, arrays))
-                taken.append(time.perf_counter() - start)
-            difference = (taken[1] - taken[0]) / (length - 1)
-            # Where noise leaves no difference between the loops, the long one's mean stands in.
-            return taken[0], difference if difference > 0 else taken[1] / length
-
-        per_step(2)
-        length = SHORT_LOOP
-        for _ in range(LOOP_GUESSES):
-            short, repeated = per_step(length)
-            length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
-        return lambda: per_step(length)[1] / probe.repetitions
-
-    return compiled
-
-
-def _call_timer(probe: CallProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:
-    """Compiles, and then times calls on all devices; results go in again unless the arrays are kept."""
-    mesh = Mesh(np.array(devices), ("device",))
-    split = PartitionSpec("device")
-    shape = (len(devices) * probe.shape[0], *probe.shape[1:])
-
-    def compiled() -> Timed:
-        fn = jax.shard_map(probe.fn, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
-        run = jax.jit(fn, donate_argnums=() if probe.kept else 0)
-        fresh = jnp.full(shape, 0.5, "float32")
-        arrays = [jax.device_put(fresh + index, NamedSharding(mesh, split)) for index in range(probe.arrays)]
-
-        def seconds() -> float:
-            nonlocal arrays
-            start = time.perf_counter()
-            results = jax.block_until_ready(run(arrays))
-            taken = time.perf_counter() - start
-            arrays = arrays if probe.kept else results
-            return taken
-
-        seconds()
-        count = int(np.clip(CALL_SECONDS / seconds(), CALLS, MOST_CALLS))
-        return lambda: float(np.median([seconds() for _ in range(count)]))
-
-    return compiled
-
-
 @dataclass(frozen=True)
 class _TimedCalls:
     """The probes that are calls, the seconds of each, and the device as far as it is known without them."""
@@ -286,10 +208,12 @@ class _TimedCalls:
     @property
     def cost(self) -> CallCost:
         seconds, more = self.seconds, probes.MANY_ARRAYS - 1
+        argument = max(0.0, seconds["arguments"] - seconds["call"]) / more
+        result = max(0.0, seconds["results"] - seconds["arguments"]) / more
         return CallCost(
-            call_seconds=seconds["call"],
-            argument_seconds=max(0.0, seconds["arguments"] - seconds["call"]) / more,
-            result_seconds=max(0.0, seconds["results"] - seconds["arguments"]) / more,
+            call_seconds=max(0.0, seconds["call"] - argument - result),
+            argument_seconds=argument,
+            result_seconds=result,
             fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
         )
 

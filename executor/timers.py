@@ -1,0 +1,136 @@
+"""Times the probes of `executor.probes`: each compiled once for all devices, then timed as often as is wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from executor.probes import CallProbe, LineProbe, LoopProbe
+
+# A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
+# of waking threads and of the short loop's time are lost in it.
+LOOP_SECONDS = 0.01
+LOOP_RATIO = 3
+LOOP_GUESSES = 3  # What a short loop tells of a small operation is mostly noise.
+SHORT_LOOP, LONGEST_LOOP = 4, 2000
+CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
+"""Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
+LINE = 4
+"""Steps of the longer of the two programs that a `LineProbe` compares."""
+
+Probe = LoopProbe | LineProbe | CallProbe
+Timed = Callable[[], float]
+"""Runs something once and returns the seconds that it took."""
+
+
+def timed(probe: Probe, devices: Sequence[jax.Device]) -> Timed:
+    """The probe compiled for all devices; of a loop or a line, seconds are those of one repetition."""
+    match probe:
+        case LoopProbe():
+            return _loop(probe, devices)
+        case LineProbe():
+            return _line(probe, devices)
+        case CallProbe():
+            return _call(probe, devices)
+
+
+def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Timed:
+    """By loops of one step and of many; the arrays are made anew each time."""
+    mesh = Mesh(np.array(devices).reshape(-1, probe.group_size), ("groups", "group"))
+    split = PartitionSpec(("groups", "group"))
+
+    def full() -> Sequence[jax.Array]:
+        return [jnp.ones(shape, probe.dtype) for shape in probe.shapes]
+
+    def repeat(count: jax.Array, arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        return lax.fori_loop(0, count, lambda _, arrays: probe.step(*arrays), tuple(arrays))
+
+    make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
+    on_each = jax.shard_map(repeat, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False)
+    run = jax.jit(on_each, donate_argnums=1)
+
+    def per_step(length: int) -> tuple[float, float]:
+        """Seconds of one step alone, and of one among so many."""
+        arrays, taken = jax.block_until_ready(make()), []
+        for count in (1, length):
+            start = time.perf_counter()
+            arrays = jax.block_until_ready(run(count, arrays))
+            taken.append(time.perf_counter() - start)
+        difference = (taken[1] - taken[0]) / (length - 1)
+        # Where noise leaves no difference between the loops, the long one's mean stands in.
+        return taken[0], difference if difference > 0 else taken[1] / length
+
+    per_step(2)
+    length = SHORT_LOOP
+    for _ in range(LOOP_GUESSES):
+        short, repeated = per_step(length)
+        length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+    return lambda: per_step(length)[1] / probe.repetitions
+
+
+def _line(probe: LineProbe, devices: Sequence[jax.Device]) -> Timed:
+    """By calls of one step and of some in turn; results go in again."""
+    mesh = Mesh(np.array(devices), ("device",))
+    split = NamedSharding(mesh, PartitionSpec("device"))
+
+    def line(length: int) -> Callable[[jax.Array], jax.Array]:
+        def steps(x: jax.Array) -> jax.Array:
+            for _ in range(length):
+                x = probe.step(x)
+            return x
+
+        on_each = jax.shard_map(steps, mesh=mesh, in_specs=split.spec, out_specs=split.spec, check_vma=False)
+        run = steps if probe.partitioned else on_each
+        return jax.jit(run, in_shardings=split, out_shardings=split, donate_argnums=0)
+
+    lines = line(1), line(LINE)
+    x = jax.device_put(jnp.ones(len(devices) * probe.size), split)
+
+    def seconds() -> list[float]:
+        """Of a call of each."""
+        nonlocal x
+        taken = []
+        for run in lines:
+            start = time.perf_counter()
+            x = jax.block_until_ready(run(x))
+            taken.append(time.perf_counter() - start)
+        return taken
+
+    seconds()
+    count = int(np.clip(CALL_SECONDS / sum(seconds()), 1, MOST_CALLS))
+
+    def per_step() -> float:
+        short, long = np.median([seconds() for _ in range(count)], axis=0)
+        # Where noise leaves no difference between the two, the long one's mean stands in.
+        return float((long - short) / (LINE - 1) if long > short else long / LINE)
+
+    return lambda: per_step() / probe.repetitions
+
+
+def _call(probe: CallProbe, devices: Sequence[jax.Device]) -> Timed:
+    """By calls in a row; results go in again unless the arrays are kept."""
+    mesh = Mesh(np.array(devices), ("device",))
+    split = PartitionSpec("device")
+    shape = (len(devices) * probe.shape[0], *probe.shape[1:])
+    fn = jax.shard_map(probe.fn, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    run = jax.jit(fn, donate_argnums=() if probe.kept else 0)
+    fresh = jnp.full(shape, 0.5, "float32")
+    arrays = [jax.device_put(fresh + index, NamedSharding(mesh, split)) for index in range(probe.arrays)]
+
+    def seconds() -> float:
+        nonlocal arrays
+        start = time.perf_counter()
+        results = jax.block_until_ready(run(arrays))
+        taken = time.perf_counter() - start
+        arrays = arrays if probe.kept else results
+        return taken
+
+    seconds()
+    count = int(np.clip(CALL_SECONDS / seconds(), CALLS, MOST_CALLS))
+    return lambda: float(np.median([seconds() for _ in range(count)]))
