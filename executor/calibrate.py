@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -31,6 +32,9 @@ from executor.timers import Probe, Timed, timed
 
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 ROUNDS = 5
+ROUND_SECONDS, MOST_GOES = 0.1, 5
+"""A short probe is timed for so long in a round, in some goes with others between: threads that have settled well, or
+badly, stay so for the rest of a go."""
 
 Products = Mapping[tuple[str, tuple[int, int, int], str], float]
 """Seconds by product, layer and type; see `probes.product_probe`."""
@@ -49,7 +53,7 @@ def calibrate(
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
-        rounds: how often each probe is timed; the median counts.
+        rounds: of timing each probe, at least once; the median counts.
         collective_bytes: sizes to time collectives at, per device, of the larger side; three at least.
         matrix_types: the types in which products of matrices are timed; others count at the rate of the nearest.
         progress: called with the probes timed so far and their total.
@@ -61,10 +65,10 @@ def calibrate(
         ValueError: devices that are joined otherwise (TPUs), or no type of matrices.
     """
     calibration = Calibration(devices, collective_bytes, matrix_types)
-    total = (1 + rounds) * len(calibration)
+    total = rounds * len(calibration)
     calibration.compile(lambda done: progress(done, total))
-    for turn in range(1, 1 + rounds):
-        calibration.time_once()
+    for turn in range(1, rounds):
+        calibration.time_round()
         progress((1 + turn) * len(calibration), total)
     return calibration.model()
 
@@ -108,6 +112,7 @@ class Calibration:
         }
         self._calls = probes.call_probes()
         self._timed: list[Timed] = []
+        self._goes: list[int] = []
         self._samples: list[list[float]] = []
 
     def __len__(self) -> int:
@@ -120,29 +125,33 @@ class Calibration:
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Compiles the probes; `progress` is called with how many are done."""
+        """Compiles the probes and times each once; `progress` is called with how many are done."""
         for done, probe in enumerate(self._probes):
-            progress(done)
-            self._timed.append(timed(probe, self._devices))
-            self._samples.append([])
+            once = timed(probe, self._devices)
+            start = time.perf_counter()
+            self._samples.append([once()])
+            self._timed.append(once)
+            self._goes.append(int(np.clip(ROUND_SECONDS / (time.perf_counter() - start), 1, MOST_GOES)))
+            progress(1 + done)
 
     @property
     def timers(self) -> list[Callable[[], None]]:
-        """What times each compiled probe once more; those that are compared round by round, right after each other."""
+        """The goes of a round, to be had in any order; of what is compared go by go, one right after the other."""
 
         def timer(numbers: Sequence[int]) -> Callable[[], None]:
-            def time_once() -> None:
+            def go() -> None:
                 for number in numbers:
                     self._samples[number].append(self._timed[number]())
 
-            return time_once
+            return go
 
         before = range(len(self) - len(self._waits) - len(self._calls))
         names = [*before, *(f"after {products} products" for products, _ in self._waits), *self._calls]
-        return [timer(list(numbers)) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
+        groups = [list(numbers) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
+        goes = [min(self._goes[number] for number in numbers) for numbers in groups]
+        return [timer(group) for go in range(MOST_GOES) for group, most in zip(groups, goes, strict=True) if go < most]
 
-    def time_once(self) -> None:
-        """Times each probe once more."""
+    def time_round(self) -> None:
         for timer in self.timers:
             timer()
 

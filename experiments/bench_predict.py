@@ -29,7 +29,7 @@ from experiments.terminal import console, table
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
 LEAST_TURNS, MOST_TURNS = 4, 16
-"""Of timing each probe once and calling each program some times, in an order that is drawn anew for each turn."""
+"""Of a round of calibration and of calling each program some times, in an order that is drawn anew for each turn."""
 ENOUGH_REPEATS = 0.95
 """No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 23))
@@ -67,7 +67,6 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     keep_compiled(CASES.folder / "compiled")
     calibration = Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
     calibration.compile()
-    calibration.time_once()
     work, planned = planned_case(workload_name, mesh, calibration.model())
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))
@@ -104,7 +103,7 @@ def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Cal
 
 
 def in_turns(jobs: Sequence[Callable[[], None]], enough: Callable[[], bool]) -> None:
-    """Does each job once in a turn, until there were enough."""
+    """Does all jobs in each turn, until there were enough."""
     order = np.random.default_rng(0)
     for turn in range(1, MOST_TURNS + 1):
         for index in order.permutation(len(jobs)):

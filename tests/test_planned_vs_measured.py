@@ -82,8 +82,8 @@ class Attempt:
 def calibration() -> Calibration:
     made = Calibration(jax.devices(), (2**12, 2**17, 2**22), ("float32",))
     made.compile()
-    for _ in range(ROUNDS):
-        made.time_once()
+    for _ in range(ROUNDS - 1):
+        made.time_round()
     return made
 
 
@@ -93,7 +93,7 @@ def raced(calibration: Calibration, plans: Mapping[str, Plan], args: Sequence[ja
     attempts: list[Attempt] = []
     while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].verdict() == []):
         for _ in range(ROUNDS):
-            calibration.time_once()
+            calibration.time_round()
         samples = race(programs, args, least_rounds=7 * (1 + len(attempts)), least_seconds=0.1)
         medians = map(float, map(np.median, samples))
         measured = {program.names[0]: taken for program, taken in zip(programs, medians, strict=True)}
