@@ -1,8 +1,7 @@
 """What `calibrate` times: operations in a loop on the devices, and whole calls.
 
-A `LoopProbe` is repeated on the device and timed at two loop lengths; the difference leaves dispatch out. A `LineProbe`
-is repeated a few times within a call, as a program's steps follow each other. A `CallProbe` is a compiled function that
-is called as a plan is, with arrays that are as cold as in a program of some size.
+A `LoopProbe` is repeated on the device and timed at two loop lengths; the difference leaves dispatch out. A `CallProbe`
+is a compiled function that is called as a plan is, with arrays that are as cold as in a program of some size.
 """
 
 from __future__ import annotations
@@ -61,8 +60,10 @@ IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
 class LoopProbe:
     """`step` maps a device's arrays, of these shapes and this type, of ones at first, to arrays like them.
 
-    Collectives are along the mesh axis "group" of so many devices. What is timed is in it so many `repetitions`. What
-    tells of a class of elements works on so many `elements` of that class, and moves so many bytes.
+    Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
+    devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
+    is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
+    moves so many bytes.
     """
 
     step: Callable[..., Arrays]
@@ -70,22 +71,9 @@ class LoopProbe:
     dtype: str = "float32"
     group_size: int = 1
     repetitions: int = 1
+    partitioned: bool = False
     elements: float = 1.0
     moved_bytes: float = 0.0
-
-
-@dataclass(frozen=True)
-class LineProbe:
-    """`step` maps a device's array of `size` floats to one like it by so many collectives, its `repetitions`.
-
-    They are along the mesh axis "device", which has all devices. In a `partitioned` step the array is that of all
-    devices, one after the other, and the compiler makes the collectives out of its constraints.
-    """
-
-    step: Callable[[jax.Array], jax.Array]
-    size: int
-    repetitions: int
-    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,11 +175,11 @@ def element_probes() -> dict[str, LoopProbe]:
     }
 
 
-def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int) -> LineProbe:
+def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int) -> LoopProbe:
     """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
 
     Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
-    along another: devices that share cores and meet the same ones again and again are handed a core of their group's
+    along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
     own sooner or later, and four then take half as long, which happens in no program of several axes. All-to-alls are
     those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
 
@@ -202,15 +190,16 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int)
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
         return _resharding_probe(group_size, size, device_count)
+    operand = (size if kind == "all-gather" else size * group_size,)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
 
-    def step(x: jax.Array) -> jax.Array:
+    def step(x: jax.Array) -> Arrays:
         for groups in (near, far):
             x = _communicated(kind, x, groups)
-        return x
+        return (x,)
 
-    return LineProbe(step, size if kind == "all-gather" else size * group_size, repetitions=2)
+    return LoopProbe(step, (operand,), group_size=device_count, repetitions=2)
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
@@ -218,19 +207,19 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
     among = groups.tolist()
     match kind:
         case "all-reduce":
-            return lax.psum(x, "device", axis_index_groups=among)
+            return lax.psum(x, "group", axis_index_groups=among)
         case "all-gather":
-            gathered = lax.all_gather(x, "device", axis_index_groups=among, tiled=True)
+            gathered = lax.all_gather(x, "group", axis_index_groups=among, tiled=True)
             return lax.dynamic_slice_in_dim(gathered, opaque_zero(x), len(x))
         case "reduce-scatter":
-            scattered = lax.psum_scatter(x, "device", axis_index_groups=among, tiled=True)
+            scattered = lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
             return lax.dynamic_update_slice_in_dim(x, scattered, opaque_zero(x), 0)
         case "collective-permute":
-            return lax.ppermute(x, "device", np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2))
+            return lax.ppermute(x, "group", np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2))
     raise ValueError(f"no probe times {kind!r}")
 
 
-def _resharding_probe(group_size: int, size: int, device_count: int) -> LineProbe:
+def _resharding_probe(group_size: int, size: int, device_count: int) -> LoopProbe:
     """From the first dimension of each group's matrix to its second and back; a device sends so many elements to each.
 
     The matrices are about square. The groups, near and far, are those of an axis of two meshes of the same devices.
@@ -240,7 +229,7 @@ def _resharding_probe(group_size: int, size: int, device_count: int) -> LineProb
     near = AbstractMesh((device_count // group_size, group_size), ("others", "group"))
     far = AbstractMesh((group_size, device_count // group_size), ("group", "others"))
 
-    def step(x: jax.Array) -> jax.Array:
+    def step(x: jax.Array) -> Arrays:
         for mesh in (near, far):
             parts = x.reshape(*mesh.axis_sizes, rows, columns)
             by_rows = PartitionSpec(*mesh.axis_names)
@@ -248,9 +237,9 @@ def _resharding_probe(group_size: int, size: int, device_count: int) -> LineProb
             for spec in (by_rows, by_columns, by_rows):
                 parts = lax.with_sharding_constraint(parts, NamedSharding(mesh, spec))
             x = parts.reshape(x.shape)
-        return x
+        return (x,)
 
-    return LineProbe(step, rows * columns, repetitions=4, partitioned=True)
+    return LoopProbe(step, ((rows * columns,),), group_size=device_count, repetitions=4, partitioned=True)
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from executor.probes import CallProbe, LineProbe, LoopProbe
+from executor.probes import CallProbe, LoopProbe
 
 # A probe's long loop takes so long at least, and so many times what its short loop takes: errors of the clock,
 # of waking threads and of the short loop's time are lost in it.
@@ -21,21 +21,17 @@ LOOP_GUESSES = 3  # What a short loop tells of a small operation is mostly noise
 SHORT_LOOP, LONGEST_LOOP = 4, 2000
 CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 """Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
-LINE = 4
-"""Steps of the longer of the two programs that a `LineProbe` compares."""
 
-Probe = LoopProbe | LineProbe | CallProbe
+Probe = LoopProbe | CallProbe
 Timed = Callable[[], float]
 """Runs something once and returns the seconds that it took."""
 
 
 def timed(probe: Probe, devices: Sequence[jax.Device]) -> Timed:
-    """The probe compiled for all devices; of a loop or a line, seconds are those of one repetition."""
+    """The probe compiled for all devices; of a loop, seconds are those of one repetition."""
     match probe:
         case LoopProbe():
             return _loop(probe, devices)
-        case LineProbe():
-            return _line(probe, devices)
         case CallProbe():
             return _call(probe, devices)
 
@@ -53,7 +49,8 @@ def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Timed:
 
     make = jax.jit(jax.shard_map(full, mesh=mesh, in_specs=(), out_specs=split, check_vma=False))
     on_each = jax.shard_map(repeat, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split, check_vma=False)
-    run = jax.jit(on_each, donate_argnums=1)
+    looped = repeat if probe.partitioned else on_each
+    run = jax.jit(looped, out_shardings=NamedSharding(mesh, split), donate_argnums=1)
 
     def per_step(length: int) -> tuple[float, float]:
         """Seconds of one step alone, and of one among so many."""
@@ -72,45 +69,6 @@ def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Timed:
         short, repeated = per_step(length)
         length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
     return lambda: per_step(length)[1] / probe.repetitions
-
-
-def _line(probe: LineProbe, devices: Sequence[jax.Device]) -> Timed:
-    """By calls of one step and of some in turn; results go in again."""
-    mesh = Mesh(np.array(devices), ("device",))
-    split = NamedSharding(mesh, PartitionSpec("device"))
-
-    def line(length: int) -> Callable[[jax.Array], jax.Array]:
-        def steps(x: jax.Array) -> jax.Array:
-            for _ in range(length):
-                x = probe.step(x)
-            return x
-
-        on_each = jax.shard_map(steps, mesh=mesh, in_specs=split.spec, out_specs=split.spec, check_vma=False)
-        run = steps if probe.partitioned else on_each
-        return jax.jit(run, in_shardings=split, out_shardings=split, donate_argnums=0)
-
-    lines = line(1), line(LINE)
-    x = jax.device_put(jnp.ones(len(devices) * probe.size), split)
-
-    def seconds() -> list[float]:
-        """Of a call of each."""
-        nonlocal x
-        taken = []
-        for run in lines:
-            start = time.perf_counter()
-            x = jax.block_until_ready(run(x))
-            taken.append(time.perf_counter() - start)
-        return taken
-
-    seconds()
-    count = int(np.clip(CALL_SECONDS / sum(seconds()), 1, MOST_CALLS))
-
-    def per_step() -> float:
-        short, long = np.median([seconds() for _ in range(count)], axis=0)
-        # Where noise leaves no difference between the two, the long one's mean stands in.
-        return float((long - short) / (LINE - 1) if long > short else long / LINE)
-
-    return lambda: per_step() / probe.repetitions
 
 
 def _call(probe: CallProbe, devices: Sequence[jax.Device]) -> Timed:
