@@ -131,10 +131,11 @@ class MeshCost:
         nbytes: ArrayLike,
         dtype: str,
         elements: Mapping[str, ArrayLike] = MappingProxyType({}),
-        crowding: float = 0.0,
+        cold_bytes: ArrayLike = 0.0,
+        crowding: ArrayLike = 1.0,
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
-        return roofline_seconds(self.device, flops, nbytes, dtype, elements, crowding)
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements, cold_bytes, crowding)
 
     def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int, stride_bytes: ArrayLike) -> np.ndarray:
         """Seconds of copying so many bytes on one device with their elements in another order.

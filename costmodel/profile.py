@@ -15,7 +15,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 10
+FORMAT = 11
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 

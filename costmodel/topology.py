@@ -71,8 +71,8 @@ class Device:
             together.
         memory_curve: what moving so many bytes of one op took, ascending, where caches make small arrays faster;
             none where everything moves at `memory_bytes_per_second`.
-        cold_memory_curve: the same of bytes that were moved a call before, since when those of all devices have gone
-            through the caches that they share; none where that makes no difference.
+        cold_memory_curve: the same of bytes that no op of this call has touched before, whether read or written; those
+            of all devices have gone through the caches since. None where that makes no difference.
         launch_seconds: what one more op costs, however small.
         element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
             memory; a class that is not listed takes nothing more.
@@ -94,21 +94,20 @@ class Device:
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
     transposed_matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
 
-    def memory_seconds(self, nbytes: ArrayLike, crowding: float = 0.0) -> np.ndarray:
+    def memory_seconds(self, nbytes: ArrayLike, cold_bytes: ArrayLike = 0.0, crowding: ArrayLike = 1.0) -> np.ndarray:
         """Seconds in which an op's bytes, read and written, move between this device and its caches and memory.
 
         Args:
-            crowding: of bytes that come again once a call, how many times as many move in one; 0 for those that this
-                device has moved just before.
+            cold_bytes: of them, those that no op has touched in this call.
+            crowding: how many times as many such bytes there are in the whole call, all devices together.
         """
-        total = np.asarray(nbytes, dtype=float)
-        curve = self.cold_memory_curve if crowding and self.cold_memory_curve else self.memory_curve
-        if not curve:
+        total, cold = np.asarray(nbytes, dtype=float), np.asarray(cold_bytes, dtype=float)
+        if not self.memory_curve:
             return total / self.memory_bytes_per_second
-        sizes = np.array([sample.nbytes for sample in curve])
-        rates = sizes / np.array([sample.seconds for sample in curve])
-        sharing = np.maximum(1.0, max(1.0, crowding) * total)
-        return total / np.exp(np.interp(np.log(sharing), np.log(sizes), np.log(rates)))
+        warm, shared = np.maximum(0.0, total - cold), np.maximum(1.0, crowding) * cold
+        return _moving(self.memory_curve, warm, warm) + _moving(
+            self.cold_memory_curve or self.memory_curve, cold, shared
+        )
 
     def rearranging_seconds(self, stride_bytes: ArrayLike, itemsize: int) -> np.ndarray:
         """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING`.
@@ -160,6 +159,13 @@ class Device:
                 if name in shapes:
                     return shapes[name]
         return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def _moving(curve: tuple[MemorySample, ...], nbytes: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Seconds of bytes that move among so many; between the sizes of the curve by a power law."""
+    sizes = np.array([sample.nbytes for sample in curve])
+    rates = sizes / np.array([sample.seconds for sample in curve])
+    return nbytes / np.exp(np.interp(np.log(np.maximum(1.0, among)), np.log(sizes), np.log(rates)))
 
 
 def _faster(curve: tuple[MemorySample, ...], speed: float) -> tuple[MemorySample, ...]:

@@ -166,7 +166,7 @@ class Calibration:
         collectives = {name: next(seconds) for name in self._collectives}
         waits = {name: np.array(next(rounds)) for name in self._waits}
         memory = _memory_curve(
-            {nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
+            {2 * nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
         )
         memory_rate = memory[-1].nbytes / memory[-1].seconds
         curves, transposed = _matmul_curves(products, memory_rate, self._devices[0].platform == "cpu")
@@ -237,14 +237,14 @@ class _TimedCalls:
     def each(self, name: str, device: Device, product: float) -> float:
         """Seconds of one element beside its way through memory, or beside a product that takes longer than that."""
         probe = self.probes[name]
-        memory = float(device.memory_seconds(probe.moved_bytes, crowding=1.0))
+        memory = float(device.memory_seconds(probe.moved_bytes, probe.cold_bytes))
         return max(0.0, self.net(name) - max(product, memory)) / probe.elements
 
 
-def _memory_curve(arrays: Mapping[int, float]) -> tuple[MemorySample, ...]:
-    """By the seconds of going over an array of so many bytes; more bytes take no less, whatever the noise says."""
-    seconds = np.maximum.accumulate(list(arrays.values()))
-    return tuple(MemorySample(2.0 * nbytes, float(taken)) for nbytes, taken in zip(arrays, seconds, strict=True))
+def _memory_curve(samples: Mapping[int, float]) -> tuple[MemorySample, ...]:
+    """By the seconds that so many bytes took; more take no less, whatever the noise says."""
+    seconds = np.maximum.accumulate(list(samples.values()))
+    return tuple(MemorySample(float(nbytes), float(taken)) for nbytes, taken in zip(samples, seconds, strict=True))
 
 
 def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:

@@ -45,9 +45,9 @@ ELEMENTS = (ROWS, COLUMNS) = (256, 1024)
 """The shape of an array on each device that tells what a class of elements takes: a megabyte."""
 TURNED = dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True))
 """For each class of rearranging, the shape of an array of about a megabyte that is turned round."""
-COLD_BYTES = (2**21, 2**22, 2**23, 2**24)
+COLD_BYTES = (2**16, 2**18, 2**20, 2**22, 2**24)
 """Of the arrays, on each device, that a call reads and writes in their place, and that tell what the caches keep from
-one call to the next."""
+one call to the next. Out of place it takes as long as in place over twice as much: what counts is what is touched."""
 STREAMED = 4
 """How many such arrays a call goes through."""
 FRESH_BYTES = 40 * 2**20
@@ -99,6 +99,11 @@ class CallProbe:
     def moved_bytes(self) -> float:
         """That go through a device's memory: the arrays, and results where they are as large."""
         return (4.0 if self.read else 8.0) * self.arrays * math.prod(self.shape)
+
+    @property
+    def cold_bytes(self) -> float:
+        """Of them, those that a call touches first: the arrays, and results that are not in their place."""
+        return (8.0 if self.kept and not self.read else 4.0) * self.arrays * math.prod(self.shape)
 
 
 def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> LoopProbe:

@@ -269,4 +269,4 @@ def build(graph: Graph, request: Request, mesh: MeshChoice) -> Priced:
         constraints(graph, sizes),
         mapped(graph, sizes),
     )
-    return price(graph, decisions, mesh.cost)
+    return price(graph, decisions, mesh.cost, request.donors)

@@ -32,11 +32,15 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     """
     op, rule = member.op, member.rule
     shards = counts[:, list(member.factors)].prod(axis=1)
-    moved = np.zeros(len(counts))
-    for position in work.reads:
-        moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
-    for position in work.writes:
-        moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
+    moved, cold = np.zeros(len(counts)), np.zeros(len(counts))
+    for positions, cold_ones, atoms, places in (
+        (work.reads, work.cold_reads, op.operands, rule.operands),
+        (work.writes, work.cold_writes, op.results, rule.results),
+    ):
+        for position in positions:
+            each = _local_bytes(atoms[position], member.dims(places[position]), counts)
+            moved += each
+            cold += each * (position in cold_ones)
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
@@ -46,9 +50,8 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
             nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
             seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(operand).dtype.itemsize, stride)
         return seconds
-    seconds = cost.compute_seconds(
-        work.flops / shards, moved, work.dtype, _divided(work.elements, shards), work.crowding
-    )
+    elements = _divided(work.elements, shards)
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding)
     if work.turned is not None:
         stride = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
         seconds = seconds + _turning_seconds(cost, op, stride) / shards
@@ -67,23 +70,25 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
         if isinstance(value, Value)
     )
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
-    counts = (len(work.reads), *work.rearranged.values(), work.turned, work.flops, work.crowding)
+    cold = work.cold_reads, work.cold_writes, work.crowding
+    counts = (len(work.reads), *work.rearranged.values(), work.turned, work.flops, cold)
     product = work.matmul, work.window, work.transposed, sides
     return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
 def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
     """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
-    seconds = cost.compute_seconds(
-        work.flops / shards, _bytes_moved(op, work) / shards, work.dtype, _divided(work.elements, shards), work.crowding
-    )
+    moved, elements = _bytes_moved(op, work) / shards, _divided(work.elements, shards)
+    cold = _cold_bytes(op, work) / shards
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding)
     return seconds + _turning_seconds(cost, op, _whole_stride(op, work)) / shards
 
 
 def fused_work(op: Op, work: Work) -> tuple[object, ...]:
     """What the seconds of an op that runs in another's loop follow from, beside the parts that it is split into."""
     stride = _whole_stride(op, work)
-    return work.flops, _bytes_moved(op, work), work.dtype, work.crowding, stride, *sorted(work.elements.items())
+    moved = _bytes_moved(op, work), _cold_bytes(op, work), work.crowding
+    return work.flops, moved, work.dtype, stride, *sorted(work.elements.items())
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
@@ -94,7 +99,8 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
             if isinstance(atom := op.operands[position], Value):
                 seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, _stride(atom, dim)))
         return seconds
-    total = cost.compute_seconds(work.flops, _bytes_moved(op, work), work.dtype, work.elements, work.crowding)
+    moved, cold = _bytes_moved(op, work), _cold_bytes(op, work)
+    total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding)
     return float(total + _turning_seconds(cost, op, _whole_stride(op, work))) + _launch_seconds(cost, work)
 
 
@@ -135,8 +141,16 @@ def _launch_seconds(cost: MeshCost, work: Work) -> float:
 
 
 def _bytes_moved(op: Op, work: Work) -> float:
-    read = sum(atom.nbytes for position in work.reads if isinstance(atom := op.operands[position], Value))
-    return float(read + sum(op.results[position].nbytes for position in work.writes))
+    return _bytes(op, work.reads, work.writes)
+
+
+def _cold_bytes(op: Op, work: Work) -> float:
+    return _bytes(op, work.cold_reads, work.cold_writes)
+
+
+def _bytes(op: Op, reads: Sequence[int], writes: Sequence[int]) -> float:
+    read = sum(atom.nbytes for position in reads if isinstance(atom := op.operands[position], Value))
+    return float(read + sum(op.results[position].nbytes for position in writes))
 
 
 def _sides(member: Member) -> tuple[list[int], list[int], list[int]]:

@@ -106,9 +106,13 @@ def reshards(use: Use, decisions: Decisions, cost: MeshCost) -> float:
     return use.weight / decisions.rounds.get(use.value, 1) if cost.hoists else use.weight
 
 
-def price(graph: Graph, decisions: Decisions, cost: MeshCost) -> Priced:
-    """Prices all decisions of a program on one mesh."""
-    pricing = _Pricing(graph, decisions, cost)
+def price(graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[int | None] = ()) -> Priced:
+    """Prices all decisions of a program on one mesh.
+
+    Args:
+        donors: for each result, the argument whose memory it takes over, or None; none does if it is left out.
+    """
+    pricing = _Pricing(graph, decisions, cost, donors)
     costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]
     parts: dict[tuple[int, int], list[np.ndarray]] = {}
     readings: dict[tuple[Value, Body], list[Reading]] = {}
@@ -153,11 +157,11 @@ class _Pricing:
     keeps what a hundred layers cost near what one does, in memory too.
     """
 
-    def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost):
+    def __init__(self, graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[int | None]):
         self.graph, self.decisions, self.cost = graph, decisions, cost
         self.sizes = dict(cost.axis_sizes)
         self.resharders = Resharders.for_program(graph, cost)
-        self.work = works(graph, decisions, cost.backend)
+        self.work = works(graph, decisions, cost.backend, donors)
         self._enumerated: dict[object, tuple[Strategy, ...]] = {}
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
         self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}

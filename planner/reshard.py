@@ -261,7 +261,7 @@ class Resharder:
         """
         nbytes = math.prod(shape) * itemsize / np.asarray(shards, dtype=float)
         if step.kind == "slice":
-            return self.cost.compute_seconds(0.0, 2 * nbytes, "float32")
+            return self._slice_seconds(nbytes)
         seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
         if step.strided is None or not self.transposes:
             return seconds
@@ -272,6 +272,14 @@ class Resharder:
             back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
         copied = self.cost.rearrange_seconds(nbytes / group, itemsize, there)
         return seconds + copied + self.cost.rearrange_seconds(nbytes, itemsize, back)
+
+    def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
+        """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""
+        moved = 2 * nbytes
+        if not self.cost.call_bytes:
+            return self.cost.compute_seconds(0.0, moved, "float32")
+        crowding = self.cost.call_bytes / (moved * shard_count(tuple(self.cost.axis_sizes), self.cost.axis_sizes))
+        return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=moved, crowding=crowding)
 
     def matrix(
         self,

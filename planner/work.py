@@ -8,9 +8,10 @@ is resharded; here nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
@@ -54,8 +55,9 @@ class Work:
         rearranged: positions of operands that are copied into another order first, each with the dimension that the
             copy has innermost.
         turned: the dimension of a transposition's operand that its result has innermost; or None.
-        crowding: how many times as many bytes as its own go through memory before its own come again: where its kernel
-            reads an argument of the program, those of all arguments and results; 0 where it reads what was just made.
+        cold_reads, cold_writes: of these positions, those that the program touches first here: its arguments, and
+            results that do not take over an argument's memory.
+        crowding: how many times as many bytes as these all arguments and results have.
         fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
             or None.
     """
@@ -70,6 +72,8 @@ class Work:
     transposed: bool
     rearranged: Mapping[int, int]
     turned: int | None
+    cold_reads: tuple[int, ...]
+    cold_writes: tuple[int, ...]
     crowding: float
     fused_into: Op | None
 
@@ -120,25 +124,28 @@ def elements(op: Op) -> Mapping[str, float]:
     return {name: float(made)}
 
 
-def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, Work]:
-    """The work of every op that does any; constant values and their makers do none."""
+def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence[int | None] = ()) -> Mapping[Op, Work]:
+    """The work of every op that does any; constant values and their makers do none.
+
+    Args:
+        donors: for each result, the argument whose memory it takes over, or None; of results not listed, None.
+    """
     found: dict[Op, Work] = {}
     arguments = set(graph.body.inputs)
     in_and_out = in_and_out_bytes(graph)
-    for line in _lines(graph.body, {}):
+    lines = _lines(graph.body, {})
+    fresh = {made for made, donor in zip_longest(lines[0].outputs, donors) if donor is None}
+    for line in lines:
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
         reads: dict[int, list[int]] = {}
         inside: dict[int, int] = {}
-        crowded: set[int] = set()
         for kernel in kernels:
             outer = line.outer_operands(kernel)
             for index, position in outer:
                 reads.setdefault(index, []).append(position)
             for index in kernel.members:
                 inside.setdefault(index, kernel.root)
-            if any(line.atoms[index][position] in arguments for index, position in outer):
-                crowded |= kernel.members
         for index, op in enumerate(line.ops):
             if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
                 continue
@@ -146,7 +153,9 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
             copied = rearranged(op) if backend == "cpu" else {}
             read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
             written = tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else ()
-            own = _nbytes(op.operands[p] for p in read) + _nbytes(op.results[p] for p in written)
+            cold_reads = tuple(p for p in read if line.atoms[index][p] in arguments)
+            cold_writes = tuple(p for p in written if op.results[p] in fresh)
+            own = _nbytes(op.operands[p] for p in cold_reads) + _nbytes(op.results[p] for p in cold_writes)
             found[op] = Work(
                 flops(op),
                 elements(op),
@@ -158,7 +167,9 @@ def works(graph: Graph, decisions: Decisions, backend: Backend) -> Mapping[Op, W
                 transposed(op) and 0 not in copied,
                 copied,
                 innermost(op),
-                max(1.0, in_and_out / own) if own and index in crowded else 0.0,
+                cold_reads,
+                cold_writes,
+                in_and_out / own if own else 1.0,
                 root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found

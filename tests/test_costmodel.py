@@ -52,11 +52,12 @@ def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> No
     two_curves = replace(one_curve, cold_memory_curve=cold)
     for device, (small, large) in ((one_curve, warm), (two_curves, cold)):
         assert device.memory_seconds(2.0**20) == pytest.approx(1e-5)
-        assert device.memory_seconds(2.0**20, crowding=1.0) == pytest.approx(small.seconds)
-        assert device.memory_seconds(2.0**20, crowding=16.0) == pytest.approx(large.seconds / 16)
-        assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 16.0) == pytest.approx(large.seconds / 32)
+        assert device.memory_seconds(2.0**20, 2.0**20) == pytest.approx(small.seconds)
+        assert device.memory_seconds(2.0**21, 2.0**20) == pytest.approx(1e-5 + small.seconds)
+        assert device.memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 16)
+        assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 32)
     here = preset("cpu:8").device
-    assert here.memory_seconds(2.0**18, crowding=64.0) > here.memory_seconds(2.0**18)
+    assert here.memory_seconds(2.0**18, 2.0**18, 64.0) > here.memory_seconds(2.0**18)
 
 
 def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured() -> None:
