@@ -37,6 +37,19 @@ def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_c
     return held_up / device_count * lateness(group_size) * walked
 
 
+def computed_seconds(skew_seconds: float, device_count: int, taken: float) -> float:
+    """Seconds of computing, after which the wait for the last of all devices makes it so many that were `taken`.
+
+    >>> waited = waiting_seconds(1e-4, 8, 8, 8, 1.1e-3)
+    >>> round(computed_seconds(1e-4, 8, 1.1e-3 + waited) * 1e3, 6)
+    1.1
+    """
+    walk = lateness(device_count) * math.sqrt(skew_seconds)
+    beyond = max(0.0, taken - FREE_SECONDS)
+    root = (math.sqrt(walk**2 + 4 * beyond) - walk) / 2
+    return min(taken, FREE_SECONDS) + root**2
+
+
 def lateness(group_size: int) -> float:
     """By how many standard deviations the last of a group is expected later than the mean.
 

@@ -25,7 +25,7 @@ from costmodel.cpus import host_memory_bytes, processor
 from costmodel.fit import CollectiveFit, Sample, fit_collectives
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
-from costmodel.waits import FREE_SECONDS, fit_skew
+from costmodel.waits import FREE_SECONDS, computed_seconds, fit_skew
 from executor import probes
 from executor.probes import CallProbe, LoopProbe
 from executor.timers import Probe, Timed, timed
@@ -186,9 +186,10 @@ class Calibration:
         )
         beside = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=beside)
-        device = _TimedCalls(self._calls, {name: next(seconds) for name in self._calls}, bare).device()
+        skew, calls = _skew(waits, fits), {name: next(seconds) for name in self._calls}
+        device = _TimedCalls(self._calls, calls, bare, skew, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-        topology = replace(_topology(self._devices, device, fits), skew_seconds=_skew(waits, fits))
+        topology = replace(_topology(self._devices, device, fits), skew_seconds=skew)
         return CostModel(topology, measured_on=_conditions() | errors)
 
 
@@ -199,11 +200,13 @@ def group_sizes(device_count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _TimedCalls:
-    """The probes that are calls, the seconds of each, and the device as far as it is known without them."""
+    """The probes that are calls, the seconds of each, and the device and its like as far as known without them."""
 
     probes: Mapping[str, CallProbe]
     seconds: Mapping[str, float]
     bare: Device
+    skew_seconds: float
+    device_count: int
 
     def device(self) -> Device:
         """With the cost of calls, of cold memory and of classes of elements."""
@@ -227,9 +230,10 @@ class _TimedCalls:
         )
 
     def net(self, name: str) -> float:
-        """Seconds of what a call computes; of what is lost in the noise of calling it, a hundredth."""
+        """Seconds that a device computes in a call; of what is lost in the noise of calling it, a hundredth."""
         arrays, seconds = self.probes[name].arrays, self.seconds[name]
-        return max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
+        taken = max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
+        return computed_seconds(self.skew_seconds, self.device_count, taken)
 
     def cold_memory(self) -> tuple[MemorySample, ...]:
         return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in probes.COLD_BYTES})
