@@ -30,7 +30,7 @@ MESHES = ("2x4",)
 RANDOM_PLANS = 10
 LEAST_TURNS, MOST_TURNS = 4, 16
 """Of a round of calibration and of calling each program some times, in an order that is drawn anew for each turn."""
-ENOUGH_REPEATS = 0.95
+ENOUGH_REPEATS = 0.97
 """No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 23))
 """Per device; no program here communicates more at once."""

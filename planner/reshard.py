@@ -278,7 +278,8 @@ class Resharder:
         moved = 2 * nbytes
         if not self.cost.call_bytes:
             return self.cost.compute_seconds(0.0, moved, "float32")
-        crowding = self.cost.call_bytes / (moved * shard_count(tuple(self.cost.axis_sizes), self.cost.axis_sizes))
+        everywhere = moved * shard_count(tuple(self.cost.axis_sizes), self.cost.axis_sizes)
+        crowding = self.cost.call_bytes / np.maximum(everywhere, 1.0)
         return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=moved, crowding=crowding)
 
     def matrix(

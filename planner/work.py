@@ -134,7 +134,8 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
     arguments = set(graph.body.inputs)
     in_and_out = in_and_out_bytes(graph)
     lines = _lines(graph.body, {})
-    fresh = {made for made, donor in zip_longest(lines[0].outputs, donors) if donor is None}
+    results = zip_longest(lines[0].outputs, donors)
+    fresh = {result for result, donor in results if donor is None and isinstance(result, Value)}
     for line in lines:
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}

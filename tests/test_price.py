@@ -22,6 +22,7 @@ from programs import PROGRAMS
 
 from costmodel import CostModel, Device, Dim, Link, Topology, preset
 from costmodel.gemm import MatmulShape
+from costmodel.topology import MemorySample
 from planner import Collective, Plan, Prediction, plan
 from planner.assignment import Assignment
 from planner.buffers import timeline
@@ -260,6 +261,22 @@ def computed_on_a_cpu(device: Device, fn: Callable[..., Any], *shapes: tuple[int
     model = CostModel(Topology("one", device, (), "cpu"))
     args = [S(shape, "float32") for shape in shapes]
     return plan(fn, args, AbstractMesh((1,), ("x",)), cost_model=model).prediction.compute_seconds
+
+
+def test_what_a_call_touches_first_is_cold() -> None:
+    """Arguments, and results that take over no argument's memory; what is made and read in between is warm."""
+    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(1.0, 1e-6),)
+    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0, memory_curve=warm, cold_memory_curve=cold)
+    model, mesh, nbytes = CostModel(Topology("one", device, (), "cpu")), AbstractMesh((1,), ("x",)), 4 * 64 * 64
+
+    def touched(fn: Callable[..., Any], **given: Any) -> float:
+        taken = plan(fn, [S((64, 64), "float32")], mesh, cost_model=model, **given).prediction.compute_seconds
+        return round(taken / (nbytes * cold[0].seconds), 1)
+
+    assert touched(lambda x: x + 1) == 2
+    assert touched(lambda x: x + 1, donate_argnums=0) == 1
+    assert touched(lambda x: x.sum()) == 1
+    assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
 
 
 def test_a_product_goes_by_how_its_left_operand_lies() -> None:
