@@ -34,7 +34,7 @@ WIDEST_RATIO = 2.0
 WIDEST_SHIFT = 3.0
 """By which all programs together may be off: what a machine's speed drifts within minutes."""
 ATTEMPTS = 4
-ROUNDS = 3
+ROUNDS = 2
 """Of probes, before each attempt: the median of fewer is what another process made of it."""
 TURNS = 64
 """Of a loop, so that nothing counts that happens once in a call: memory that the system hands out anew, or does not."""
