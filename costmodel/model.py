@@ -114,8 +114,11 @@ class MeshCost:
             held_up: the axes over which devices wait, those of the group among them.
         """
         group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
-        device_count = math.prod(self.axis_sizes.values())
-        return waiting_seconds(self.skew_seconds, group_size, waiting, device_count, computed)
+        return waiting_seconds(self.skew_seconds, group_size, waiting, self.device_count, computed)
+
+    @property
+    def device_count(self) -> int:
+        return math.prod(self.axis_sizes.values())
 
     def latency_seconds(self, kind: str, axes: Sequence[str]) -> float:
         """Seconds of one collective of no bytes."""

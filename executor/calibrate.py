@@ -53,7 +53,7 @@ def calibrate(
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
-        rounds: of timing each probe, at least once; the median counts.
+        rounds: of timing each probe; the median counts.
         collective_bytes: sizes to time collectives at, per device, of the larger side; three at least.
         matrix_types: the types in which products of matrices are timed; others count at the rate of the nearest.
         progress: called with the probes timed so far and their total.
@@ -65,9 +65,9 @@ def calibrate(
         ValueError: devices that are joined otherwise (TPUs), or no type of matrices.
     """
     calibration = Calibration(devices, collective_bytes, matrix_types)
-    total = rounds * len(calibration)
+    total = (1 + rounds) * len(calibration)
     calibration.compile(lambda done: progress(done, total))
-    for turn in range(1, rounds):
+    for turn in range(1, 1 + rounds):
         calibration.time_round()
         progress((1 + turn) * len(calibration), total)
     return calibration.model()
@@ -125,14 +125,15 @@ class Calibration:
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Compiles the probes and times each once; `progress` is called with how many are done."""
+        """Compiles the probes; `progress` is called with how many are done."""
         for done, probe in enumerate(self._probes):
+            progress(done)
             once = timed(probe, self._devices)
             start = time.perf_counter()
-            self._samples.append([once()])
-            self._timed.append(once)
+            once()  # which tells how long a go takes; what is compared go by go is too far apart here to count
             self._goes.append(int(np.clip(ROUND_SECONDS / (time.perf_counter() - start), 1, MOST_GOES)))
-            progress(1 + done)
+            self._timed.append(once)
+            self._samples.append([])
 
     @property
     def timers(self) -> list[Callable[[], None]]:
@@ -152,6 +153,7 @@ class Calibration:
         return [timer(group) for go in range(MOST_GOES) for group, most in zip(groups, goes, strict=True) if go < most]
 
     def time_round(self) -> None:
+        """Times each compiled probe, short ones several times."""
         for timer in self.timers:
             timer()
 

@@ -33,7 +33,7 @@ LEAST_TURNS, MOST_TURNS = 4, 16
 ENOUGH_REPEATS = 0.97
 """No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 23))
-"""Per device; no program here communicates more at once."""
+"""Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 1000
@@ -67,6 +67,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     keep_compiled(CASES.folder / "compiled")
     calibration = Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
     calibration.compile()
+    calibration.time_round()
     work, planned = planned_case(workload_name, mesh, calibration.model())
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))

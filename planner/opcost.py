@@ -32,15 +32,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     """
     op, rule = member.op, member.rule
     shards = counts[:, list(member.factors)].prod(axis=1)
-    moved, cold = np.zeros(len(counts)), np.zeros(len(counts))
-    for positions, cold_ones, atoms, places in (
-        (work.reads, work.cold_reads, op.operands, rule.operands),
-        (work.writes, work.cold_writes, op.results, rule.results),
-    ):
-        for position in positions:
-            each = _local_bytes(atoms[position], member.dims(places[position]), counts)
-            moved += each
-            cold += each * (position in cold_ones)
+    moved = _moved_by_a_device(member, work.reads, work.writes, counts)
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
@@ -50,6 +42,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
             nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
             seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(operand).dtype.itemsize, stride)
         return seconds
+    cold = _moved_by_a_device(member, work.cold_reads, work.cold_writes, counts)
     elements = _divided(work.elements, shards)
     seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding)
     if work.turned is not None:
@@ -208,6 +201,17 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
 
 def _shard_bytes(value: Value, layout: Layout, sizes: Mapping[str, int]) -> float:
     return value.nbytes / shard_count([axis for dim in layout for axis in dim], sizes)
+
+
+def _moved_by_a_device(member: Member, reads: Sequence[int], writes: Sequence[int], counts: np.ndarray) -> np.ndarray:
+    """`[S]` bytes of an op's operands and results at these positions."""
+    op, rule = member.op, member.rule
+    moved = np.zeros(len(counts))
+    for position in reads:
+        moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+    for position in writes:
+        moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
+    return moved
 
 
 def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:

@@ -106,11 +106,11 @@ def reshards(use: Use, decisions: Decisions, cost: MeshCost) -> float:
     return use.weight / decisions.rounds.get(use.value, 1) if cost.hoists else use.weight
 
 
-def price(graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[int | None] = ()) -> Priced:
+def price(graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[int | None]) -> Priced:
     """Prices all decisions of a program on one mesh.
 
     Args:
-        donors: for each result, the argument whose memory it takes over, or None; none does if it is left out.
+        donors: for each result, the argument whose memory it takes over, or None.
     """
     pricing = _Pricing(graph, decisions, cost, donors)
     costs = [pricing.node_seconds(index) for index in range(len(decisions.nodes))]

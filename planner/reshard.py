@@ -276,11 +276,9 @@ class Resharder:
     def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""
         moved = 2 * nbytes
-        if not self.cost.call_bytes:
-            return self.cost.compute_seconds(0.0, moved, "float32")
-        everywhere = moved * shard_count(tuple(self.cost.axis_sizes), self.cost.axis_sizes)
-        crowding = self.cost.call_bytes / np.maximum(everywhere, 1.0)
-        return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=moved, crowding=crowding)
+        cold = moved if self.cost.call_bytes else 0.0
+        crowding = self.cost.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
+        return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=cold, crowding=crowding)
 
     def matrix(
         self,

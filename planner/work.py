@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
@@ -124,17 +123,17 @@ def elements(op: Op) -> Mapping[str, float]:
     return {name: float(made)}
 
 
-def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence[int | None] = ()) -> Mapping[Op, Work]:
+def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence[int | None]) -> Mapping[Op, Work]:
     """The work of every op that does any; constant values and their makers do none.
 
     Args:
-        donors: for each result, the argument whose memory it takes over, or None; of results not listed, None.
+        donors: for each result, the argument whose memory it takes over, or None.
     """
     found: dict[Op, Work] = {}
     arguments = set(graph.body.inputs)
     in_and_out = in_and_out_bytes(graph)
     lines = _lines(graph.body, {})
-    results = zip_longest(lines[0].outputs, donors)
+    results = zip(lines[0].outputs, donors, strict=True)
     fresh = {result for result, donor in results if donor is None and isinstance(result, Value)}
     for line in lines:
         kernels = line.kernels(backend)

@@ -28,6 +28,7 @@ from planner.assignment import Assignment
 from planner.buffers import timeline
 from planner.predict import predict
 from planner.price import Priced
+from planner.reshard import Resharder
 from planner.write import write
 
 P = PartitionSpec
@@ -277,6 +278,23 @@ def test_what_a_call_touches_first_is_cold() -> None:
     assert touched(lambda x: x + 1, donate_argnums=0) == 1
     assert touched(lambda x: x.sum()) == 1
     assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
+
+
+def test_slices_of_arguments_are_cold_and_of_what_was_just_made_are_not() -> None:
+    """Read and written bytes alike; of fewer than all arguments and results have, at the rate of those."""
+    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(2.0**18, 1.0), MemorySample(2.0**20, 8.0))
+    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0, memory_curve=warm, cold_memory_curve=cold)
+    cost = CostModel(Topology("two", device, (Dim("x", 2, Link("bus", 0.0, 1e9)),), "cpu")).on(("x",), (2,))
+
+    def sliced(call_bytes: float) -> float:
+        resharder = Resharder(replace(cost, call_bytes=call_bytes))
+        (step,) = resharder.path((2**17,), 4, ((),), (("x",),))
+        return resharder.seconds(step, (2**17,), 4)
+
+    moved = 2 * 2**17 * 4 / 2
+    assert sliced(0.0) == pytest.approx(moved * 1e-9)
+    assert sliced(2 * moved) == pytest.approx(moved * math.sqrt(8.0 / 2**38))
+    assert sliced(2 * 2**20) == pytest.approx(moved * 8.0 / 2**20)
 
 
 def test_a_product_goes_by_how_its_left_operand_lies() -> None:
