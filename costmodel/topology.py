@@ -109,6 +109,18 @@ class Device:
             self.cold_memory_curve or self.memory_curve, cold, shared
         )
 
+    def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
+        """Seconds that bytes take beyond those of an op that has them in the caches, if they come from further away.
+
+        Args:
+            distance: bytes that this device has touched since it last touched these.
+        """
+        moved = np.asarray(nbytes, dtype=float)
+        if not self.memory_curve:
+            return np.zeros_like(moved)
+        far = _moving(self.cold_memory_curve or self.memory_curve, moved, np.maximum(moved, distance))
+        return np.maximum(0.0, far - _moving(self.memory_curve, moved, moved))
+
     def rearranging_seconds(self, stride_bytes: ArrayLike, itemsize: int) -> np.ndarray:
         """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING`.
 

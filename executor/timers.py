@@ -67,7 +67,12 @@ def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Timed:
     length = SHORT_LOOP
     for _ in range(LOOP_GUESSES):
         short, repeated = per_step(length)
-        length = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+        guessed, length = (
+            length,
+            int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP)),
+        )
+        if length == guessed:
+            break
     return lambda: per_step(length)[1] / probe.repetitions
 
 

@@ -61,14 +61,16 @@ prediction ranks programs more surely than the clock.
 def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """For each program its names, predicted seconds and the seconds of its calls. Runs in a process of its own.
 
-    Profile and plans are kept too, so that another model can be held against the same measurements.
+    Profiles and plans are kept too, so that another model can be held against the same measurements: that of the first
+    round has chosen how the programs change layouts.
     """
     offer_devices(mesh)
     keep_compiled(CASES.folder / "compiled")
     calibration = Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
     calibration.compile()
     calibration.time_round()
-    work, planned = planned_case(workload_name, mesh, calibration.model())
+    first = calibration.model()
+    work, planned = planned_case(workload_name, mesh, first)
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     args = work.make_args(jax.random.key(0))
     samples: list[list[float]] = [[] for _ in programs]
@@ -85,7 +87,7 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
         }
         for program, taken in zip(programs, samples, strict=True)
     ]
-    return {"programs": timed, "profile": model.to_json()}
+    return {"programs": timed, "profile": model.to_json(), "planned_with": first.to_json()}
 
 
 def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:

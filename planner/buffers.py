@@ -27,6 +27,8 @@ class Timeline:
         scratch: what ops need beside.
         starts: when each instruction runs; those of one kernel at the same time.
         orders: the instructions of each program, all-reduces joined, in the order in which they run.
+        kernels: the same by kernels, each of which writes what its last makes; cheap ones are in several.
+        copied: arguments that are copied before all else, lest a result in their memory come before readers.
         parts: of what an instruction makes, the part that is computed, where less than all of it is needed.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
@@ -37,6 +39,8 @@ class Timeline:
     scratch: list[Allocation] = field(default_factory=list)
     starts: dict[Instruction, int] = field(default_factory=dict)
     orders: dict[Program, tuple[Instruction, ...]] = field(default_factory=dict)
+    kernels: dict[Program, list[tuple[Instruction, ...]]] = field(default_factory=dict)
+    copied: list[Array] = field(default_factory=list)
     parts: dict[Instruction, float] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
@@ -104,6 +108,7 @@ class _Clock:
         order = self.order(fuse([one.traits for one in instructions], operands, kept))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
+        self.found.kernels[program] = [tuple(instructions[i] for i in sorted(kernel.members)) for kernel in order]
         self.found.parts.update(_parts(order, instructions, operands))
         shapes = Shapes(instructions if self.cpu else ())
         reads = [
@@ -192,6 +197,7 @@ class _Clock:
             needed = self.ends.get(argument, 0)
             self.found.arrays.pop(result, None)
             if result in copied and self.cpu:
+                self.found.copied.append(argument)
                 name = f"copy of {argument.name}"
                 self.found.arrays[result] = Allocation(argument.own_bytes, 1, needed, name, argument.source)
                 needed = 1

@@ -194,7 +194,7 @@ def choose(
 
 def _no_worse_than_candidates(choice: Choice, limit: float) -> Choice:
     """The choice, or the best hand-written layout, if that is about as good: by prediction, which has copies that ops
-    share, and waiting.
+    share, waiting, and memory that is far.
 
     A prediction takes long; layouts that cannot be good enough are not looked at.
     """

@@ -11,6 +11,7 @@ from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
 from planner.price import Priced
 from planner.program import Collective, Program
+from planner.reuse import refetch_seconds
 from planner.write import write
 
 
@@ -22,8 +23,9 @@ class Prediction:
         step_seconds: compute, communication and overhead together.
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
-        overhead_seconds: what calling the program takes, whatever it computes, and what devices that share cores wait
-            for each other; see `costmodel.calls.CallCost` and `costmodel.waits`.
+        overhead_seconds: what calling the program takes, whatever it computes, what devices that share cores wait for
+            each other, and what comes from memory again; see `costmodel.calls.CallCost`, `costmodel.waits` and
+            `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -56,8 +58,12 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     compute = sum(one.count * over_time.seconds(one) for one in instructions)
     communication = sum(each.seconds for each in collectives)
     highest = peak(over_time.allocations, over_time.lines)
-    overhead = _call_seconds(assignment.priced, program, donors, over_time, highest)
-    overhead += waited_seconds(assignment.priced.cost, program, over_time)
+    cost = assignment.priced.cost
+    standing = sum(each.nbytes for each in over_time.allocations if each.role != "temporary")
+    temporary = highest.nbytes - standing  # some temporaries lie in what is idle of donated arguments
+    overhead = _call_seconds(assignment.priced, program, donors, temporary)
+    overhead += waited_seconds(cost, program, over_time)
+    overhead += refetch_seconds(cost.device, program, over_time, temporary)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
@@ -113,13 +119,10 @@ def _meeting(collective: Collective, axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(axes) if collective.kind == "collective-permute" else collective.axes
 
 
-def _call_seconds(
-    priced: Priced, program: Program, donors: Sequence[int | None], over_time: Timeline, highest: Peak
-) -> float:
+def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], temporary_bytes: float) -> float:
     times = priced.graph.times
-    standing = sum(each.nbytes for each in over_time.allocations if each.role != "temporary")
     results = [(array, donor) for array, donor in zip(program.outputs, donors, strict=True) if array is not None]
     fresh = [nbytes for array, donor in results if donor is None for nbytes in [array.nbytes] * times(array.value)]
-    allocated = [highest.nbytes - standing, *fresh]  # some temporaries lie in what is idle of donated arguments
+    allocated = [temporary_bytes, *fresh]
     given = sum(times(array.value) for array in program.inputs)
     return priced.cost.device.call.seconds(given, sum(times(array.value) for array, _ in results), allocated)

@@ -15,8 +15,12 @@ MACHINES = (
     "v6e:8x8",
 )
 VOLUME = 2.0**30
-NOBODY_WAITS = CostModel(replace(preset("cpu:8"), skew_seconds=0.0))
-"""Where devices wait for each other, a layout by hand may be better than the solver's best, and is not proven to be."""
+_EIGHT = preset("cpu:8")
+SOLVERS_PRICES = CostModel(
+    replace(_EIGHT, skew_seconds=0.0, device=replace(_EIGHT.device, memory_curve=(), cold_memory_curve=()))
+)
+"""Where devices wait for each other, or read again what the caches have lost, a layout by hand may be better than the
+solver's best, and is not proven to be."""
 
 
 def machine(*dims: Dim) -> Topology:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from costmodel_cases import NOBODY_WAITS
+from costmodel_cases import SOLVERS_PRICES
 from forced import device_mesh
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -219,7 +219,7 @@ def train_step(weights: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Arr
 
 WEIGHT = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
 TRAIN_ARGS = ({"a": WEIGHT, "b": WEIGHT}, jax.ShapeDtypeStruct((4096, 1024), jnp.float32))
-train_plan = functools.partial(plan, train_step, TRAIN_ARGS, MESH, donate_argnums=0, cost_model=NOBODY_WAITS)
+train_plan = functools.partial(plan, train_step, TRAIN_ARGS, MESH, donate_argnums=0, cost_model=SOLVERS_PRICES)
 MIB = 2.0**20
 
 

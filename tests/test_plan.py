@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import KEY, Case, floats, ints
-from costmodel_cases import NOBODY_WAITS
+from costmodel_cases import SOLVERS_PRICES
 from forced import device_mesh, differences
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from layer import BIG, EXPLICIT, MESH, assert_same, layer, layer_plan
@@ -27,7 +27,7 @@ P = PartitionSpec
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
 def test_planned_programs_compute_the_same(case: Case) -> None:
-    planned = plan(case.fn, case.args, MESH, cost_model=NOBODY_WAITS)
+    planned = plan(case.fn, case.args, MESH, cost_model=SOLVERS_PRICES)
     assert_same(planned.jit()(*case.args), jax.jit(case.fn)(*case.args))
     assert planned.status == "optimal"
 

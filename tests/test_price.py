@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, Case
-from costmodel_cases import NOBODY_WAITS
+from costmodel_cases import SOLVERS_PRICES
 from forced import device_mesh, priced_on, random_assignments
 from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
@@ -123,7 +123,7 @@ def loop(x: jax.Array, w: jax.Array) -> jax.Array:
 def test_the_plan_is_the_best_of_all(fn: Callable[..., Any], sizes: tuple[int, ...]) -> None:
     args = (S((64, 512), jnp.float32), S((512, 512), jnp.float32))
     mesh = AbstractMesh(sizes, ("x", "y", "z")[: len(sizes)])
-    planned = plan(fn, args, mesh, in_specs=(None, P()), cost_model=NOBODY_WAITS)
+    planned = plan(fn, args, mesh, in_specs=(None, P()), cost_model=SOLVERS_PRICES)
     priced = planned.choice.priced
     assert math.prod(map(len, priced.strategies)) < 50_000, "or trying them all takes too long"
     assert planned.objective_seconds == pytest.approx(brute_force(priced))

@@ -9,7 +9,7 @@ import functools
 
 import jax
 import pytest
-from costmodel_cases import NOBODY_WAITS
+from costmodel_cases import SOLVERS_PRICES
 from forced import device_mesh
 
 from executor import check
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.parametrize(
 @functools.cache
 def planned(name: str, mesh: str, waits: bool = True) -> Plan:
     workload = workloads.workload(name)
-    devices, model = device_mesh(**MESHES[mesh]), None if waits else NOBODY_WAITS
+    devices, model = device_mesh(**MESHES[mesh]), None if waits else SOLVERS_PRICES
     donated = workload.donate_argnums
     return plan(workload.fn, workload.example_args, devices, donate_argnums=donated, cost_model=model)
 

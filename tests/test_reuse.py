@@ -1,0 +1,116 @@
+"""What comes from memory again: by reuse distance, in programs written down by hand, and in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+from costmodel import CostModel, Device, preset
+from costmodel.topology import MemorySample
+from planner import plan
+from planner.buffers import Timeline
+from planner.fusion import LIBRARY, Traits
+from planner.graph import Value
+from planner.program import Array, Instruction, Program
+from planner.reuse import refetch_seconds
+
+WARM = tuple(MemorySample(2.0**power, 2.0**power * 1e-12) for power in (10, 26))
+COLD = tuple(MemorySample(2.0**power, 2.0**power * 10.0 ** (power / 2 - 18)) for power in (10, 16, 20, 26))
+"""A byte takes longer the more of them there are."""
+DEVICE = Device("d", {"float32": 1e15}, 1e9, 1e12, 0.0, memory_curve=WARM, cold_memory_curve=COLD)
+SMALL, LARGE = 2**14, 2**20
+
+
+def far(nbytes: float, distance: float) -> float:
+    return float(DEVICE.refetch_seconds(nbytes, distance))
+
+
+def array(nbytes: int) -> Array:
+    return Array((nbytes // 4,), "", "", Value((nbytes // 4,), np.dtype("float32")))
+
+
+def op(
+    reads: Sequence[Array], *writes: Array, name: str = "sin", bodies: tuple[Program, ...] = (), count: float = 1.0
+) -> Instruction:
+    traits = Traits(updates=name == "dynamic_update_slice") if name != "scan" else LIBRARY
+    return Instruction(name, traits, tuple(reads), writes, "", count, bodies=bodies)
+
+
+def seconds(*instructions: Instruction, temporary_bytes: float = 0.0, copied: Sequence[Array] = ()) -> float:
+    """Each instruction is a kernel of its own."""
+    programs = [Program((), instructions, ()), *(body for one in instructions for body in one.bodies)]
+    kernels = {program: [(one,) for one in program.instructions] for program in programs}
+    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, copied=list(copied)), temporary_bytes)
+
+
+def test_the_farther_back_the_longer_it_takes_to_read_again() -> None:
+    assert far(SMALL, SMALL) < far(SMALL, LARGE) < far(SMALL, 16 * LARGE)
+    assert far(2 * SMALL, LARGE) == pytest.approx(2 * far(SMALL, LARGE))
+    assert far(SMALL, LARGE) == pytest.approx(SMALL * (1e-8 - 1e-12))
+    assert far(SMALL, 0.0) == far(SMALL, SMALL)  # it has been touched itself since
+    assert float(replace(DEVICE, memory_curve=()).refetch_seconds(SMALL, LARGE)) == 0
+
+
+def test_distances_are_bytes_read_and_written_since() -> None:
+    a, b, c, d = array(SMALL), array(LARGE), array(SMALL), array(SMALL)
+    assert seconds(op([], a), op([a], c)) == pytest.approx(far(SMALL, 0))
+    between = op([array(LARGE)], b)
+    assert seconds(op([], a), between, op([a], c)) == pytest.approx(far(SMALL, 2 * LARGE))
+    twice = seconds(op([], a), between, op([a], c), op([a], d))
+    assert twice == pytest.approx(far(SMALL, 2 * LARGE) + far(SMALL, SMALL))
+
+
+def test_arguments_are_priced_by_their_ops() -> None:
+    argument = array(LARGE)
+    assert seconds(op([argument], array(SMALL)), op([argument], array(SMALL))) == 0
+
+
+def test_a_part_of_an_array_is_no_more_than_that() -> None:
+    whole = array(LARGE)
+    assert seconds(op([], whole), op([whole], array(SMALL), name="slice")) == pytest.approx(far(SMALL, 0))
+    update = op([whole, array(SMALL)], array(LARGE), name="dynamic_update_slice")
+    assert seconds(op([], whole), update) == pytest.approx(far(SMALL, 0))
+
+
+def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
+    def loop(rounds: float) -> Instruction:
+        inside = array(SMALL)
+        instructions = (op([], inside, count=rounds), op([inside], array(SMALL), count=rounds), op([], count=rounds))
+        return op([], name="scan", bodies=(Program((), instructions, ()),))
+
+    a = array(SMALL)
+    assert seconds(loop(100)) == 0
+    assert seconds(op([], a), loop(100), op([a], array(SMALL))) == pytest.approx(far(SMALL, 300 * SMALL))
+    assert seconds(op([], a), loop(0), op([a], array(SMALL))) == pytest.approx(far(SMALL, 0))
+
+
+def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
+    last = op([array(LARGE)], array(LARGE))
+    assert seconds(last, temporary_bytes=SMALL) == pytest.approx(far(SMALL, 2 * LARGE))
+
+
+def test_copies_of_arguments_take_their_time() -> None:
+    assert seconds(op([]), copied=[array(LARGE)]) == pytest.approx(2 * LARGE * 1e-12)
+
+
+def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
+    def loss(x: jax.Array) -> jax.Array:
+        for _ in range(6):
+            x = jnp.sin(x @ x)
+        return x.sum()
+
+    topology = replace(preset("cpu:8"), device=DEVICE, skew_seconds=0.0)
+    near = replace(topology, device=replace(DEVICE, cold_memory_curve=WARM))
+    x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    mesh = AbstractMesh((8,), ("x",))
+    overhead = [
+        plan(jax.grad(loss), (x,), mesh, cost_model=CostModel(each)).prediction.overhead_seconds
+        for each in (topology, near)
+    ]
+    assert overhead[0] > overhead[1] + 6 * far(512 * 512 * 4 / 8, 512 * 512 * 4)
