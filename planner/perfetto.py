@@ -52,7 +52,7 @@ def trace_json(assignment: Assignment, donors: Sequence[int | None], prediction:
             "displayTimeUnit": "ms",
             "traceEvents": [
                 *_names(assignment),
-                _span("calling, and waiting for each other", CALL, 0.0, prediction.overhead_seconds, {}),
+                _span("calling, waiting, and far memory", CALL, 0.0, prediction.overhead_seconds, {}),
                 *clock.events,
                 *_memory(over_time(on_paper.allocations, on_paper.lines), reached, clock.seconds),
             ],

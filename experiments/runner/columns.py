@@ -93,7 +93,7 @@ def _columns() -> Iterator[Column]:
         ("predicted_step_seconds", "time of one step by the cost model"),
         ("predicted_compute_seconds", "the part of it that ops take"),
         ("predicted_communication_seconds", "the part of it that collectives add"),
-        ("predicted_overhead_seconds", "the part of it that calling takes, and waiting for each other"),
+        ("predicted_overhead_seconds", "the part of it that calling, waiting for each other and far memory take"),
         ("measured_step_seconds", "median time of one step, until its results are ready"),
         ("measured_min_seconds", "the shortest step"),
         *((f"measured_p{percent:02}_seconds", f"{percent} % of the steps took less") for percent in QUANTILES),
