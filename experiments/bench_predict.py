@@ -17,14 +17,20 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import typer
+from jax.sharding import AbstractMesh
 from matplotlib.figure import Figure
 
+from costmodel import CostModel
 from executor.calibrate import Calibration
 from executor.race import WARMUP_CALLS, Runner, compile_programs, contenders
+from experiments.arguments import shape
 from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
 from experiments.random_plans import random_plans
-from experiments.results import OUT, RESULTS, keep, markdown, write_csv
+from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
 from experiments.terminal import console, table
+from experiments.workloads import workload
+from planner import Plan
+from planner.mesh import AXIS_NAMES
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
@@ -117,7 +123,7 @@ def in_turns(jobs: Sequence[Callable[[], None]], enough: Callable[[], bool]) -> 
 
 def report() -> None:
     """Prints the tables of all stored cases, and keeps them as CSV, and with a plot in docs."""
-    records = CASES.records()
+    records = list(map(repriced, CASES.records()))
     failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
     frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
     write_csv(frame, OUT / "bench-predict.csv")
@@ -129,6 +135,24 @@ def report() -> None:
     if not frame.empty:
         draw(frame, PLOT)
     keep("bench-predict", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+
+
+def repriced(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record; of another revision, with what this one says of the same programs by the same profile."""
+    here = revision()
+    if "failure" in record or record["conditions"].endswith(f"revision {here}"):
+        return record
+    work, sizes = workload(record["case"][0]), shape(record["case"][1])
+    mesh = AbstractMesh(sizes, AXIS_NAMES[: len(sizes)])
+    chosen_by, profile = (CostModel.from_json(record[name], name) for name in ("planned_with", "profile"))
+
+    def predicted(program: Mapping[str, Any]) -> float:
+        chosen = Plan.from_json(program["plan"], work.fn, work.example_args, mesh, cost_model=chosen_by)
+        return chosen.repriced(profile).prediction.step_seconds
+
+    programs = [{**program, "predicted_seconds": predicted(program)} for program in record["programs"]]
+    conditions = f"{record['conditions']}, predicted at revision {here}"
+    return {**record, "programs": programs, "conditions": conditions}
 
 
 def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,10 +15,13 @@ import numpy as np
 
 from costmodel.topology import Device
 from planner.buffers import Timeline
+from planner.fusion import NAMES_ONLY
 from planner.program import Array, Instruction, Program
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
+UNTOUCHED = NAMES_ONLY | {"return"}
+"""What hands memory on."""
 
 
 def refetch_seconds(device: Device, program: Program, over_time: Timeline, temporary_bytes: float) -> float:
@@ -30,8 +33,11 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
     touched, after = 0.0, dict[Array, float]()
     again: list[tuple[float, float, float]] = [(1.0, temporary_bytes, 0.0)]
     for kernel in over_time.kernels[program]:
-        root = kernel[-1]
-        for array, nbytes in _read(kernel).items():
+        root, read = kernel[-1], _read(kernel, over_time)
+        if root.name in UNTOUCHED:
+            after |= {array: after[before] for array in root.results for before in read if before in after}
+            continue
+        for array, nbytes in read.items():
             if array in after:
                 again.append((root.count, nbytes, touched - after[array]))
                 after[array] = touched + nbytes
@@ -52,19 +58,22 @@ def _touched_inside(one: Instruction, over_time: Timeline) -> float:
     for body in one.bodies:
         rounds = body.instructions[-1].count / one.count if one.count else 0.0
         for kernel in over_time.kernels[body]:
-            written = sum(_part(kernel[-1], array) for array in kernel[-1].results)
-            total += rounds * (sum(_read(kernel).values()) + written + _touched_inside(kernel[-1], over_time))
+            if kernel[-1].name not in UNTOUCHED:
+                written = sum(_part(kernel[-1], array) for array in kernel[-1].results)
+                read = sum(_read(kernel, over_time).values())
+                total += rounds * (read + written + _touched_inside(kernel[-1], over_time))
     return total
 
 
-def _read(kernel: Sequence[Instruction]) -> dict[Array, float]:
+def _read(kernel: Sequence[Instruction], over_time: Timeline) -> dict[Array, float]:
     """The arrays that a kernel reads, and how many bytes of each."""
     made = {array for one in kernel for array in one.results}
     found: dict[Array, float] = {}
     for one in kernel:
+        computed = over_time.parts.get(one, 1.0)
         for array in one.operands:
             if array not in made:
-                found[array] = max(found.get(array, 0.0), _part(one, array))
+                found[array] = max(found.get(array, 0.0), computed * _part(one, array))
     return found
 
 

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from jax.sharding import AbstractMesh
 
-from experiments import bench_plan_time, bench_plans, bench_solver
+from costmodel.model import measured_model
+from experiments import bench_plan_time, bench_plans, bench_predict, bench_solver
 from experiments.bench_plans import Timed, verdict
 from experiments.cases import Cases
 from experiments.child import ChildFailed, call_in_child
+from experiments.results import revision
+from experiments.workloads import workload
+from planner import plan
 from tests.problems import small_problem
 
 
@@ -95,3 +100,23 @@ def test_an_instance_is_solved_and_told_in_a_line(tmp_path: Path) -> None:
     assert (line["cost"], line["off_percent"], line["gap_percent"]) == ("3", -25.0, 0.0)
     failed = bench_solver.row({"case": ["X", "1"], "conditions": "today", "failure": "exit code 3"})
     assert failed["status"] == "failed: exit code 3"
+
+
+def test_predictions_of_another_revision_are_made_again() -> None:
+    """By the profile that all turns gave, of programs whose layouts change as the first round's prices said."""
+    work, mesh = workload("heat-1d"), AbstractMesh((2, 4), ("x", "y"))
+    first, last = (measured_model(f"cpu-2core-{maker}.json") for maker in ("amd", "intel"))
+    chosen = plan(work.fn, work.example_args, mesh, cost_model=first)
+    record = {
+        "case": ["heat-1d", "2x4"],
+        "conditions": "today, revision elsewhere",
+        "planned_with": first.to_json(),
+        "profile": last.to_json(),
+        "programs": [{"names": ["planned"], "samples": [1.0], "plan": chosen.to_json(), "predicted_seconds": 7.0}],
+    }
+    again = bench_predict.repriced(json.loads(json.dumps(record)))
+    assert again["programs"][0]["predicted_seconds"] == chosen.repriced(last).prediction.step_seconds
+    assert again["conditions"] == f"today, revision elsewhere, predicted at revision {revision()}"
+    here = record | {"conditions": f"today, revision {revision()}"}
+    assert bench_predict.repriced(here) is here
+    assert bench_predict.repriced({"case": ["mlp", "8"], "conditions": "", "failure": "exit code 3"})["failure"]

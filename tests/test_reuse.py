@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,11 +43,11 @@ def op(
     return Instruction(name, traits, tuple(reads), writes, "", count, bodies=bodies)
 
 
-def seconds(*instructions: Instruction, temporary_bytes: float = 0.0, copied: Sequence[Array] = ()) -> float:
+def seconds(*instructions: Instruction, temporary_bytes: float = 0.0, **over_time: Any) -> float:
     """Each instruction is a kernel of its own."""
     programs = [Program((), instructions, ()), *(body for one in instructions for body in one.bodies)]
     kernels = {program: [(one,) for one in program.instructions] for program in programs}
-    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, copied=list(copied)), temporary_bytes)
+    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, **over_time), temporary_bytes)
 
 
 def test_the_farther_back_the_longer_it_takes_to_read_again() -> None:
@@ -76,6 +77,19 @@ def test_a_part_of_an_array_is_no_more_than_that() -> None:
     assert seconds(op([], whole), op([whole], array(SMALL), name="slice")) == pytest.approx(far(SMALL, 0))
     update = op([whole, array(SMALL)], array(LARGE), name="dynamic_update_slice")
     assert seconds(op([], whole), update) == pytest.approx(far(SMALL, 0))
+
+
+def test_what_nobody_needs_of_an_array_is_not_read() -> None:
+    whole = array(LARGE)
+    half = op([whole], array(LARGE))
+    assert seconds(op([], whole), half, parts={half: 0.5}) == pytest.approx(far(LARGE / 2, 0))
+
+
+def test_memory_that_is_handed_on_is_not_touched() -> None:
+    a, same, b = array(SMALL), array(SMALL), array(LARGE)
+    assert seconds(op([], a), op([], b), op([a], name="return")) == 0
+    reshaped = op([a], same, name="reshape")
+    assert seconds(op([], a), op([], b), reshaped, op([same], array(4))) == pytest.approx(far(SMALL, LARGE))
 
 
 def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
