@@ -67,12 +67,10 @@ def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Timed:
     length = SHORT_LOOP
     for _ in range(LOOP_GUESSES):
         short, repeated = per_step(length)
-        guessed, length = (
-            length,
-            int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP)),
-        )
-        if length == guessed:
+        guess = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+        if guess == length:
             break
+        length = guess
     return lambda: per_step(length)[1] / probe.repetitions
 
 

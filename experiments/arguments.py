@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import typer
 from jax.sharding import Mesh
 
+from executor import keep_freed_memory
 from experiments import workloads
 from experiments.workloads import Size, Workload
 from planner import InvalidSpec, NoDevices
@@ -147,8 +148,9 @@ def nbytes(text: str) -> float:
 def offer_cpu_devices(mesh_text: str = "") -> None:
     """Makes JAX start with CPU devices enough for the mesh, where it starts on CPU and the user named no number.
 
-    To be called before anything touches a device.
+    To be called before anything touches a device. Memory that they free stays here, so that each call is as long.
     """
+    keep_freed_memory()
     named_to_xla = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if jax.config.values["jax_num_cpu_devices"] <= 0 and not named_to_xla:
         jax.config.update("jax_num_cpu_devices", max(DEVICES, math.prod(shape(mesh_text))))

@@ -31,7 +31,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
         temporary_bytes: of the memory that temporary arrays take.
     """
     touched, after = 0.0, dict[Array, float]()
-    again: list[tuple[float, float, float]] = [(1.0, temporary_bytes, 0.0)]
+    again: list[tuple[float, float, float]] = []  # how often, bytes, and bytes touched since
     for kernel in over_time.kernels[program]:
         root, read = kernel[-1], _read(kernel, over_time)
         if root.name in UNTOUCHED:
@@ -46,7 +46,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
         for array in root.results:
             touched += _part(root, array)
             after[array] = touched
-    again[0] = (1.0, temporary_bytes, touched)
+    again.append((1.0, temporary_bytes, touched))
     times, nbytes, distances = np.array(again).T
     copied = sum(float(device.memory_seconds(2 * argument.nbytes)) for argument in over_time.copied)
     return float(times @ device.refetch_seconds(nbytes, distances)) + copied

@@ -10,10 +10,12 @@ import jax
 import pytest
 from jax.extend.core import Primitive
 
+from executor import keep_freed_memory
 from planner.rules import registered
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+keep_freed_memory()
 
 # Read before any test module is imported: what those register are not the planner's own rules.
 _BUILT_IN = registered()
