@@ -14,8 +14,8 @@ class CallCost:
         call_seconds: of any call, arrays not counted.
         argument_seconds, result_seconds: of each array that goes in or comes out.
         fetch_seconds_per_byte: of an allocation that the system hands out page by page at each call, all devices at it.
-        fetch_from_bytes: allocations from this size on are (the C library gives larger ones back after use:
-            DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c is 32 MiB); none where it is infinite.
+        fetch_from_bytes: allocations from this size on are: the C library gives them back after use, 32 MiB and more by
+            default, 64 MiB and more where `executor.keep_freed_memory` was called; none where it is infinite.
     """
 
     call_seconds: float = 0.0

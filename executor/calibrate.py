@@ -27,6 +27,7 @@ from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from costmodel.waits import FREE_SECONDS, computed_seconds, fit_skew
 from executor import probes
+from executor.freed_memory import fetched_from_bytes
 from executor.probes import CallProbe, LoopProbe
 from executor.timers import Probe, Timed, timed
 
@@ -229,6 +230,7 @@ class _TimedCalls:
             argument_seconds=argument,
             result_seconds=result,
             fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
+            fetch_from_bytes=fetched_from_bytes(),
         )
 
     def net(self, name: str) -> float:

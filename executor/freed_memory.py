@@ -5,25 +5,35 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""Of mallopt(3), from malloc.h."""
-_FETCHED_FROM = 2**25
-"""Bytes of an allocation for which glibc asks the system each time (DEFAULT_MMAP_THRESHOLD_MAX in its malloc.c), as
-`costmodel.calls.CallCost` has it."""
-_HEAP = 2**26
-"""Bytes of a thread's heap (HEAP_MAX_SIZE there): an empty one is given back unless so much spare room is wanted."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
+"""Of mallopt(3), from malloc.h: how much may lie free at the end of a heap, how much is wanted there, lest an empty one
+be given back, and how many allocations get memory of the system's own."""
+_HEAP_BYTES = 2**26
+"""The size of a thread's heap, HEAP_MAX_SIZE in glibc's malloc.c: what is larger is the system's always."""
+_UNKEPT_BYTES = 2**25
+"""DEFAULT_MMAP_THRESHOLD_MAX there: what is as large is given back after use, unless it is to be kept."""
+
+_kept = False
 
 
 def keep_freed_memory() -> bool:
-    """Lets this process keep what it frees, in pieces of up to 32 MiB, for what it allocates next.
+    """Lets this process keep what it frees, in pieces of less than 64 MiB, for what it allocates next.
 
-    XLA's CPU backend allocates temporaries and results anew at each call. What of it glibc gives back to the system in
-    between depends on what the process happened to free before, and that comes back page by page: one program takes
-    half as long again in one process as in another.
+    XLA's CPU backend allocates temporaries and results anew at each call. Of what is freed in between glibc gives back
+    to the system, by default, pieces of 32 MiB or more, and of smaller ones what it happens to. All that comes again
+    page by page, and one program takes up to four times as long as where it is kept. To be called before the first
+    computation; the process will look larger to the system.
 
     Returns:
         Whether the C library can do so: glibc's can.
     """
+    global _kept
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    wanted = ((_MMAP_THRESHOLD, _FETCHED_FROM), (_TRIM_THRESHOLD, -1), (_TOP_PAD, _HEAP))
-    return mallopt is not None and all(mallopt(parameter, value) for parameter, value in wanted)
+    wanted = ((_TRIM_THRESHOLD, -1), (_TOP_PAD, _HEAP_BYTES), (_MMAP_MAX, 0))
+    _kept = mallopt is not None and all(mallopt(parameter, value) for parameter, value in wanted)
+    return _kept
+
+
+def fetched_from_bytes() -> float:
+    """From which size on an allocation's memory is the system's at each call; see `costmodel.calls.CallCost`."""
+    return float(_HEAP_BYTES if _kept else _UNKEPT_BYTES)

@@ -50,7 +50,7 @@ COLD_BYTES = (2**16, 2**18, 2**20, 2**22, 2**24)
 one call to the next. Out of place it takes as long as in place over twice as much: what counts is what is touched."""
 STREAMED = 4
 """How many such arrays a call goes through."""
-FRESH_BYTES = 40 * 2**20
+FRESH_BYTES = 72 * 2**20
 """More than the C library keeps for the next call."""
 IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
 """Of the convolution and the pooling: images and kernels are as high as they are wide."""
