@@ -32,6 +32,10 @@ class Collective:
     source: str
 
 
+ALIGNED_BYTES = 64
+"""XLA's buffers begin at multiples of so many (`MinAlign` in its cpu_function_runtime.h)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Array:
     """One layout of a value, as a device holds it.
@@ -59,8 +63,11 @@ class Array:
 
     @property
     def own_bytes(self) -> float:
-        """Of memory that is no other array's."""
-        return 0.0 if self.shared else self.nbytes
+        """Of memory that is no other array's; of several pieces each is aligned, one alone would hardly be larger."""
+        if self.shared:
+            return 0.0
+        aligned = math.ceil(self.nbytes / self.pieces / ALIGNED_BYTES) * ALIGNED_BYTES
+        return self.nbytes if self.pieces == 1 else float(self.pieces * aligned)
 
 
 @dataclass(frozen=True, eq=False)

@@ -295,19 +295,24 @@ def pooled(x: jax.Array) -> jax.Array:
     return jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME") ** 2)
 
 
+def by_columns(x: jax.Array) -> jax.Array:
+    return 2.0 * lax.with_sharding_constraint(x, NamedSharding(device_mesh(x=8), P(None, "x")))
+
+
 @pytest.mark.parametrize(
     ("fn", "shapes", "in_specs", "out_specs"),
     [
         (jnp.matmul, ((4096, 256), ARRAY), (P("x"), P(None, "x")), P("x")),
         (jnp.matmul, (ARRAY, (1024, 512)), (P(None, "x"), P("x")), P()),
         (jax.grad(pooled), ((16, 64, 64, 8),), P("x"), P("x")),
+        (by_columns, ((40, 40),), P("x"), P("x")),
     ],
-    ids=["strided gather", "partial sum", "pooling"],
+    ids=["strided gather", "partial sum", "pooling", "aligned pieces"],
 )
 def test_what_the_cpu_compiler_needs_beside(
     fn: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], in_specs: Any, out_specs: Any
 ) -> None:
-    """Gathers that arrive transposed, sums not yet reduced over devices, indices of windows."""
+    """Gathers that arrive transposed, sums not yet reduced, indices of windows, what is exchanged in small pieces."""
     args = tuple(S(shape, jnp.float32) for shape in shapes)
     planned = plan(fn, args, device_mesh(x=8), in_specs=in_specs, out_specs=out_specs)
     found = planned.jit().lower(*args).compile().memory_analysis()
