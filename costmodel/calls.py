@@ -15,7 +15,8 @@ class CallCost:
         argument_seconds, result_seconds: of each array that goes in or comes out.
         fetch_seconds_per_byte: of an allocation that the system hands out page by page at each call, all devices at it.
         fetch_from_bytes: allocations from this size on are: the C library gives them back after use, 32 MiB and more by
-            default, 64 MiB and more where `executor.keep_freed_memory` was called; none where it is infinite.
+            default (DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c), 64 MiB and more where
+            `executor.keep_freed_memory` was called; none where it is infinite.
     """
 
     call_seconds: float = 0.0

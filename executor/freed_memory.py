@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import sys
 
+from costmodel.calls import CallCost
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 """Of mallopt(3), from malloc.h: how much may lie free at the end of a heap, how much is wanted there, lest an empty one
 be given back, and how many allocations get memory of the system's own."""
 _HEAP_BYTES = 2**26
 """The size of a thread's heap, HEAP_MAX_SIZE in glibc's malloc.c: what is larger is the system's always."""
-_UNKEPT_BYTES = 2**25
-"""DEFAULT_MMAP_THRESHOLD_MAX there: what is as large is given back after use, unless it is to be kept."""
 
 _kept = False
 
@@ -36,4 +36,4 @@ def keep_freed_memory() -> bool:
 
 def fetched_from_bytes() -> float:
     """From which size on an allocation's memory is the system's at each call; see `costmodel.calls.CallCost`."""
-    return float(_HEAP_BYTES if _kept else _UNKEPT_BYTES)
+    return float(_HEAP_BYTES) if _kept else CallCost.fetch_from_bytes

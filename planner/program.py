@@ -10,6 +10,9 @@ from planner.decisions import Home
 from planner.fusion import Traits
 from planner.graph import Body, Op, Value
 
+ALIGNED_BYTES = 64
+"""XLA's buffers begin at multiples of so many (`MinAlign` in its cpu_function_runtime.h)."""
+
 
 @dataclass(frozen=True)
 class Collective:
@@ -30,10 +33,6 @@ class Collective:
     count: float
     seconds: float
     source: str
-
-
-ALIGNED_BYTES = 64
-"""XLA's buffers begin at multiples of so many (`MinAlign` in its cpu_function_runtime.h)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +65,9 @@ class Array:
         """Of memory that is no other array's; of several pieces each is aligned, one alone would hardly be larger."""
         if self.shared:
             return 0.0
-        aligned = math.ceil(self.nbytes / self.pieces / ALIGNED_BYTES) * ALIGNED_BYTES
-        return self.nbytes if self.pieces == 1 else float(self.pieces * aligned)
+        if self.pieces == 1:
+            return self.nbytes
+        return float(self.pieces * math.ceil(self.nbytes / self.pieces / ALIGNED_BYTES) * ALIGNED_BYTES)
 
 
 @dataclass(frozen=True, eq=False)

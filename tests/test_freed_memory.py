@@ -38,5 +38,6 @@ def faults(kept: bool) -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults of glibc's malloc")
 def test_a_program_finds_the_memory_again_that_it_freed() -> None:
-    assert call_in_child(faults, True, timeout_seconds=120) < PAGES / 100
-    assert call_in_child(faults, False, timeout_seconds=120) > PAGES / 20
+    kept, given_back = (call_in_child(faults, keep, timeout_seconds=120) for keep in (True, False))
+    assert kept < PAGES / 100
+    assert 10 * kept < given_back  # of huge pages, where the system has them, there are few in any case

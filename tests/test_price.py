@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,15 +19,12 @@ from jax import lax
 from jax.sharding import AbstractMesh, PartitionSpec
 from programs import PROGRAMS
 
-from costmodel import CostModel, Device, Dim, Link, Topology, preset
-from costmodel.gemm import MatmulShape
-from costmodel.topology import MemorySample
+from costmodel import CostModel, preset
 from planner import Collective, Plan, Prediction, plan
 from planner.assignment import Assignment
 from planner.buffers import timeline
 from planner.predict import predict
 from planner.price import Priced
-from planner.reshard import Resharder
 from planner.write import write
 
 P = PartitionSpec
@@ -256,110 +252,6 @@ def test_compute_divides_by_the_devices() -> None:
     assert flops / 8 / cost.device.rate("float32") < share
     assert split.prediction.compute_seconds == pytest.approx(share, rel=0.01)
     assert whole.prediction.step_seconds > split.prediction.step_seconds
-
-
-def computed_on_a_cpu(device: Device, fn: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
-    model = CostModel(Topology("one", device, (), "cpu"))
-    args = [S(shape, "float32") for shape in shapes]
-    return plan(fn, args, AbstractMesh((1,), ("x",)), cost_model=model).prediction.compute_seconds
-
-
-def test_what_a_call_touches_first_is_cold() -> None:
-    """Arguments, and results that take over no argument's memory; what is made and read in between is warm."""
-    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(1.0, 1e-6),)
-    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0, memory_curve=warm, cold_memory_curve=cold)
-    model, mesh, nbytes = CostModel(Topology("one", device, (), "cpu")), AbstractMesh((1,), ("x",)), 4 * 64 * 64
-
-    def touched(fn: Callable[..., Any], **given: Any) -> float:
-        taken = plan(fn, [S((64, 64), "float32")], mesh, cost_model=model, **given).prediction.compute_seconds
-        return round(taken / (nbytes * cold[0].seconds), 1)
-
-    assert touched(lambda x: x + 1) == 2
-    assert touched(lambda x: x + 1, donate_argnums=0) == 1
-    assert touched(lambda x: x.sum()) == 1
-    assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
-
-
-def test_slices_of_arguments_are_cold_and_of_what_was_just_made_are_not() -> None:
-    """Read and written bytes alike; of fewer than all arguments and results have, at the rate of those."""
-    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(2.0**18, 1.0), MemorySample(2.0**20, 8.0))
-    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0, memory_curve=warm, cold_memory_curve=cold)
-    cost = CostModel(Topology("two", device, (Dim("x", 2, Link("bus", 0.0, 1e9)),), "cpu")).on(("x",), (2,))
-
-    def sliced(call_bytes: float) -> float:
-        resharder = Resharder(replace(cost, call_bytes=call_bytes))
-        (step,) = resharder.path((2**17,), 4, ((),), (("x",),))
-        return resharder.seconds(step, (2**17,), 4)
-
-    moved = 2 * 2**17 * 4 / 2
-    assert sliced(0.0) == pytest.approx(moved * 1e-9)
-    assert sliced(2 * moved) == pytest.approx(moved * math.sqrt(8.0 / 2**38))
-    assert sliced(2 * 2**20) == pytest.approx(moved * 8.0 / 2**20)
-
-
-def test_a_product_goes_by_how_its_left_operand_lies() -> None:
-    """The gradient of weights sums over the rows of both operands; forwards the left one's columns are summed over."""
-    shape = MatmulShape(1.0, 1e30)
-    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0)
-    device = replace(
-        device, matmul={"float32": shape}, transposed_matmul={"float32": replace(shape, launch_seconds=3.0)}
-    )
-    both, loss = ((64, 32), (32, 16)), lambda x, w: (x @ w).sum()
-    assert computed_on_a_cpu(device, lambda x, w: x @ w, *both) == pytest.approx(1.0, rel=0.01)
-    assert computed_on_a_cpu(device, jax.grad(loss, 0), *both) == pytest.approx(1.0, rel=0.01)
-    assert computed_on_a_cpu(device, jax.grad(loss, 1), *both) == pytest.approx(3.0, rel=0.01)
-
-
-def test_one_window_is_gathered_as_a_slice_and_scattered_as_an_update_of_one() -> None:
-    device = Device("d", {"float32": 1e12}, 1e9, 1e11, 0.0, element_seconds={"gather": 1e-3, "scatter": 1e-3})
-    shapes = (64, 256), (64, 256)
-    middle = computed_on_a_cpu(device, lambda x, y: x.at[1:-1].add(y[1:-1]), *shapes)
-    assert middle == pytest.approx(computed_on_a_cpu(device, lambda x, y: x + y, *shapes), rel=0.05)
-    rows = np.array([3, 5])
-    assert computed_on_a_cpu(device, lambda x, y: x.at[rows].add(y[rows]), *shapes) >= 2 * 256 * 1e-3
-
-    def back(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.grad(lambda x, y: jnp.sum(jnp.square(x.at[1:-1].add(y))), (0, 1))(x, y)
-
-    assert computed_on_a_cpu(device, back, (64, 256), (62, 256)) < 1e-3
-
-
-@pytest.mark.parametrize(("parts", "seconds"), [(1, 9.0), (2, 5.0), (4, 3.0)])
-def test_transpositions_cost_by_the_stride_on_a_device(parts: int, seconds: float) -> None:
-    """A matrix of rows of 2 KiB is read column by column, and in parts of its columns at smaller strides."""
-    rates = {"rearrange": 3.0, "rearrange by 1 KiB": 5.0, "rearrange by 2 KiB": 9.0}
-    device = Device("d", {"float32": 1e12}, 1e9, 1e15, 0.0, element_seconds=rates)
-    dims = (Dim("x", parts, Link("bus", 0.0, 1e15)),) if parts > 1 else ()
-    cost = CostModel(Topology("m", device, dims, "cpu"))
-    columns = P("x" if parts > 1 else None)
-    planned = plan(
-        lambda x: lax.transpose(x, (1, 0)),
-        [S((64, 512), "float32")],
-        AbstractMesh((parts,), ("x",)),
-        in_specs=(P(None, *columns),),
-        out_specs=columns,
-        cost_model=cost,
-    )
-    assert planned.prediction.compute_seconds == pytest.approx(seconds * 64 * 512 / parts, rel=1e-3)
-
-
-def test_dimensions_of_one_element_are_no_neighbours() -> None:
-    """A matrix turned round costs the same whatever dimensions of one element it has; moving those alone costs none."""
-    device = Device("d", {"float32": 1e12}, 1e9, 1e15, 0.0, element_seconds={"rearrange": 3.0})
-    turned = computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0)), (64, 80))
-    assert turned == pytest.approx(3.0 * 64 * 80, rel=1e-3)
-    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (2, 0, 1)), (64, 1, 80)) == pytest.approx(turned)
-    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 80, 1)) == pytest.approx(turned)
-    assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 1, 80)) < 1.0
-
-
-def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
-    device = preset("cpu:8").device
-    small, large = (256, 256), (2048, 2048)
-    alone = computed_on_a_cpu(device, lambda x: x + 1, small)
-    beside = computed_on_a_cpu(device, lambda x, y: (x + 1, y + 1), small, large)
-    only_large = computed_on_a_cpu(device, lambda y: y + 1, large)
-    assert beside - only_large > 1.1 * alone
 
 
 def test_seconds_add_up() -> None:
