@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "optional_primitives",
     "random_unwrap_p",
     "random_wrap_p",
+    "scan_counts",
     "shard_map_p",
     "source_line",
     "trace_state_clean",
@@ -53,3 +55,11 @@ def not_the_users(file_name: str) -> None:
 def optional_primitives(*names: str) -> tuple[jex_core.Primitive, ...]:
     """Those of these primitives of `jax.lax` that this version of JAX has."""
     return tuple(getattr(lax, name) for name in names if hasattr(lax, name))
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are the same in all rounds, and how many go round; those that it slices follow."""
+    if "ft_in" in params:  # since JAX 0.11
+        invariant, carry, _ = params["ft_in"].unpack()
+        return len(invariant), len(carry)
+    return params["num_consts"], params["num_carry"]

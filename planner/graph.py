@@ -17,6 +17,8 @@ from jax import lax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
+from planner._jax_compat import scan_counts
+
 TRANSPARENT: Mapping[jex_core.Primitive, str] = {
     jex_primitives.remat_p: "jaxpr",
     jex_primitives.custom_jvp_call_p: "call_jaxpr",
@@ -218,7 +220,8 @@ class Graph:
 def invariants(op: Op, body: Body) -> list[tuple[int, Value]]:
     """What is the same in all rounds of a loop: positions of its operands, and what these are in one of its bodies."""
     if op.primitive is jex_primitives.scan_p:
-        return list(enumerate(body.inputs[: op.params["num_consts"]]))
+        count, _ = scan_counts(op.params)
+        return list(enumerate(body.inputs[:count]))
     if op.primitive is jex_primitives.while_p:
         tested, count = op.params["cond_nconsts"], op.params["body_nconsts"]
         test = body is op.bodies[0]

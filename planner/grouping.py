@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as jex_primitives
 
+from planner._jax_compat import scan_counts
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, invariants, root_of
 from planner.layout import Layout, PartialLayout
@@ -147,9 +148,9 @@ class Grouping:
         inside = weight * op.trips
         if op.primitive is jex_primitives.scan_p:
             (body,) = op.bodies
-            first, last = op.params["num_consts"], op.params["num_consts"] + op.params["num_carry"]
-            invariant, slices = border("invariant", unchanging[body]), border("slices", body.inputs[last:])
-            carry = border("carry", body.inputs[first:last], inside)
+            first, count = scan_counts(op.params)
+            invariant, slices = border("invariant", unchanging[body]), border("slices", body.inputs[first + count :])
+            carry = border("carry", body.inputs[first : first + count], inside)
             settle(body.inputs, (*invariant, *carry, *slices))
             stacked = [
                 self.new_value("stacked", value.shape[1:], "scan stacked", inside, None, op.source)

@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
+from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
@@ -250,7 +251,8 @@ class _Writer:
 
     def inside(self, op: Op, body: Body, count: float, lines: Lines) -> Program:
         scans = op.primitive is jex_primitives.scan_p
-        first_slice = int(op.params["num_consts"] + op.params["num_carry"]) if scans else len(body.inputs)
+        going_round = _carry(op, len(body.inputs))
+        first_slice = going_round.stop if scans else len(body.inputs)
         inputs = [self.home(value, op.name, op.source, shared=True) for value in body.inputs]
         for value, stacked in list(zip(body.inputs, inputs, strict=True))[first_slice:]:
             part = self.home(value, op.name, op.source)
@@ -258,12 +260,12 @@ class _Writer:
         outputs = self.run(body, count, lines)
         if scans:
             for position, array in enumerate(outputs):
-                if array is not None and position >= op.params["num_carry"]:
+                if array is not None and position >= len(going_round):
                     written = Array((0,), op.name, op.source, array.value)
                     self.append(lines, "dynamic_update_slice", STACKED, (array,), (written,), op.source, count)
                     outputs[position] = written
         program = self.closed(inputs, lines, outputs, op.source, count)
-        carry = [inputs[position] for position in _carry(op, len(inputs))] if body is op.bodies[-1] else []
+        carry = [inputs[position] for position in going_round] if body is op.bodies[-1] else []
         return replace(program, carried=tuple(zip(outputs, carry, strict=False)))
 
     def op_seconds(self, op: Op, work: Work) -> float:
@@ -356,6 +358,6 @@ def updates_in_place(op: Op) -> bool:
 def _carry(op: Op, inputs: int) -> range:
     """Where what goes round is among a loop's operands, or the inputs of its body; of a branch nothing does."""
     if op.primitive is jex_primitives.scan_p:
-        first = int(op.params["num_consts"])
-        return range(first, first + int(op.params["num_carry"]))
+        first, count = scan_counts(op.params)
+        return range(first, first + count)
     return range(inputs - len(op.results), inputs) if op.primitive is jex_primitives.while_p else range(0)
