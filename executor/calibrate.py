@@ -10,6 +10,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -28,8 +29,9 @@ from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from costmodel.waits import FREE_SECONDS, computed_seconds, fit_skew
 from executor import probes
 from executor.freed_memory import fetched_from_bytes
+from executor.probe_sizes import ProbeSizes, probe_sizes
 from executor.probes import CallProbe, LoopProbe
-from executor.timers import Probe, Timed, timed
+from executor.timers import Probe, Timed, compiled
 
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
 ROUNDS = 5
@@ -66,11 +68,11 @@ def calibrate(
         ValueError: devices that are joined otherwise (TPUs), or no type of matrices.
     """
     calibration = Calibration(devices, collective_bytes, matrix_types)
-    total = (1 + rounds) * len(calibration)
+    total = (2 + rounds) * len(calibration)
     calibration.compile(lambda done: progress(done, total))
-    for turn in range(1, 1 + rounds):
+    for turn in range(rounds):
         calibration.time_round()
-        progress((1 + turn) * len(calibration), total)
+        progress((3 + turn) * len(calibration), total)
     return calibration.model()
 
 
@@ -90,12 +92,13 @@ class Calibration:
             raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
         if not matrix_types:
             raise ValueError("matrix_types names none; give one at least, such as 'float32'")
-        self._launch = probes.launch_probe()
-        self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in probes.ARRAY_BYTES}
-        self._elements = probes.element_probes()
+        self._sizes = sizes = probe_sizes(first.platform)
+        self._launch = probes.launch_probe(sizes)
+        self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in sizes.array_bytes}
+        self._elements = probes.element_probes(sizes)
         self._products = {
-            (product, layer, dtype): probes.product_probe(product, layer, dtype)
-            for layer in probes.LAYERS
+            (product, layer, dtype): probes.product_probe(product, layer, dtype, sizes)
+            for layer in sizes.layers
             for product in probes.PRODUCTS
             for dtype in matrix_types
         }
@@ -109,9 +112,9 @@ class Calibration:
             (products, group_size): probes.wait_probe(products, group_size)
             for products in probes.WAITED_AFTER
             for group_size in (1, *group_sizes(len(self._devices)))
-            if self._devices[0].platform == "cpu" and len(self._devices) > 1
+            if first.platform == "cpu" and len(self._devices) > 1
         }
-        self._calls = probes.call_probes()
+        self._calls = probes.call_probes(sizes)
         self._timed: list[Timed] = []
         self._goes: list[int] = []
         self._samples: list[list[float]] = []
@@ -126,10 +129,14 @@ class Calibration:
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Compiles the probes; `progress` is called with how many are done."""
-        for done, probe in enumerate(self._probes):
+        """Compiles the probes, then runs each; `progress` is called with how many steps, of two for each, are done."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiling = [pool.submit(compiled, probe, self._devices) for probe in self._probes]
+            for done, _ in enumerate(as_completed(compiling)):
+                progress(done)
+        for done, probe in enumerate(compiling, len(self)):
             progress(done)
-            once = timed(probe, self._devices)
+            once = probe.result()()
             start = time.perf_counter()
             once()  # which tells how long a go takes; what is compared go by go is too far apart here to count
             self._goes.append(int(np.clip(ROUND_SECONDS / (time.perf_counter() - start), 1, MOST_GOES)))
@@ -190,7 +197,7 @@ class Calibration:
         beside = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=beside)
         skew, calls = _skew(waits, fits), {name: next(seconds) for name in self._calls}
-        device = _TimedCalls(self._calls, calls, bare, skew, len(self._devices)).device()
+        device = _TimedCalls(self._sizes, self._calls, calls, bare, skew, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
         topology = replace(_topology(self._devices, device, fits), skew_seconds=skew)
         return CostModel(topology, measured_on=_conditions() | errors)
@@ -205,6 +212,7 @@ def group_sizes(device_count: int) -> list[int]:
 class _TimedCalls:
     """The probes that are calls, the seconds of each, and the device and its like as far as known without them."""
 
+    sizes: ProbeSizes
     probes: Mapping[str, CallProbe]
     seconds: Mapping[str, float]
     bare: Device
@@ -214,7 +222,7 @@ class _TimedCalls:
     def device(self) -> Device:
         """With the cost of calls, of cold memory and of classes of elements."""
         known = replace(self.bare, cold_memory_curve=self.cold_memory())
-        rows, inner, columns, window = probes.convolution_sizes()
+        rows, inner, columns, window = probes.convolution_sizes(self.sizes)
         product = float(matmul_seconds(known, "float32", rows, inner, columns, window=window))
         products = {"patch": probes.STREAMED * product}
         each = {n: self.each(n, known, products.get(n, 0.0)) for n in ELEMENT_CLASSES if n in self.probes}
@@ -229,7 +237,7 @@ class _TimedCalls:
             call_seconds=max(0.0, seconds["call"] - argument - result),
             argument_seconds=argument,
             result_seconds=result,
-            fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / probes.FRESH_BYTES,
+            fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / self.sizes.fresh_bytes,
             fetch_from_bytes=fetched_from_bytes(),
         )
 
@@ -240,7 +248,10 @@ class _TimedCalls:
         return computed_seconds(self.skew_seconds, self.device_count, taken)
 
     def cold_memory(self) -> tuple[MemorySample, ...]:
-        return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in probes.COLD_BYTES})
+        """Where nothing else was timed, at the rate of the memory behind the caches."""
+        if not self.sizes.cold_bytes:
+            return self.bare.memory_curve[-1:]
+        return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in self.sizes.cold_bytes})
 
     def each(self, name: str, device: Device, product: float) -> float:
         """Seconds of one element beside its way through memory, or beside a product that takes longer than that."""

@@ -17,48 +17,28 @@ import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from costmodel.topology import REARRANGING
+from executor.probe_sizes import Layer, ProbeSizes
 
 Arrays = tuple[jax.Array, ...]
 
-LAYERS = (
-    (64, 64, 64), (128, 512, 128), (256, 256, 256), (512, 512, 512), (16, 512, 512), (32, 512, 1024), (64, 1024, 256),
-    (32, 1024, 1024), (1024, 128, 128), (512, 128, 64),
-)  # fmt: skip
-"""Rows, inputs and outputs of the linear layers whose products are timed: square, flat and thin ones."""
 WAITED_AFTER = (2, 4, 16, 48)
 """How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
 TRANSPOSED = "gradient of weights"
 PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
 """Of a layer in training; in the last the left operand is transposed."""
 MATRIX_TYPES = ("float32", "bfloat16")
-KEPT_BYTES, MOST_KEPT = 2**24, 16
-"""Of the operands, on each device, that a product's probe goes through, and at most how many they are."""
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
-LAUNCHED_BYTES = 2**12
-"""Of the array that one op more goes over."""
-ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)
-"""Of the arrays, on each device, that tell the rates of caches and memory."""
-ELEMENTS = (ROWS, COLUMNS) = (256, 1024)
-"""The shape of an array on each device that tells what a class of elements takes: a megabyte."""
-TURNED = dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True))
-"""For each class of rearranging, the shape of an array of about a megabyte that is turned round."""
-COLD_BYTES = (2**16, 2**18, 2**20, 2**22, 2**24)
-"""Of the arrays, on each device, that a call reads and writes in their place, and that tell what the caches keep from
-one call to the next. Out of place it takes as long as in place over twice as much: what counts is what is touched."""
 STREAMED = 4
 """How many such arrays a call goes through."""
-FRESH_BYTES = 72 * 2**20
-"""More than the C library keeps for the next call."""
-IMAGES, SIDE, CHANNELS, WINDOW = 8, 16, 16, 3
-"""Of the convolution and the pooling: images and kernels are as high as they are wide."""
+WINDOW = 3
+"""Of the convolution and the pooling: as high as wide."""
 
 
 @dataclass(frozen=True)
 class LoopProbe:
-    """`step` maps a device's arrays, of these shapes and this type, of ones at first, to arrays like them.
+    """`step` maps a device's arrays, of these shapes and this type, to arrays like them; at first they are around one.
 
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
     devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
@@ -106,7 +86,7 @@ class CallProbe:
         return (8.0 if self.kept and not self.read else 4.0) * self.arrays * math.prod(self.shape)
 
 
-def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> LoopProbe:
+def product_probe(product: str, layer: Layer, dtype: str, sizes: ProbeSizes) -> LoopProbe:
     """One of the `PRODUCTS` of a layer; an element of it goes into an operand, so that it is done each time.
 
     The other operand is a different one each time, and cold: in a program, weights and what was kept for the gradient
@@ -120,7 +100,7 @@ def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> Loop
         TRANSPOSED: (lambda dy, x: x.T @ dy, (rows, outputs), (rows, inputs)),
     }[product]
     inner = product_sizes(product, layer)[1]
-    count = max(1, min(MOST_KEPT, KEPT_BYTES // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
+    count = max(1, min(sizes.most_kept, sizes.kept_bytes // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
 
     def step(y: jax.Array, *arrays: jax.Array) -> Arrays:
         for array in arrays:
@@ -130,7 +110,7 @@ def product_probe(product: str, layer: tuple[int, int, int], dtype: str) -> Loop
     return LoopProbe(step, (new, *[kept] * count), dtype, repetitions=count)
 
 
-def product_sizes(product: str, layer: tuple[int, int, int]) -> tuple[int, int, int]:
+def product_sizes(product: str, layer: Layer) -> tuple[int, int, int]:
     """Rows, contracted size and columns."""
     rows, inputs, outputs = layer
     return {
@@ -140,12 +120,9 @@ def product_sizes(product: str, layer: tuple[int, int, int]) -> tuple[int, int, 
     }[product]
 
 
-def launch_probe() -> LoopProbe:
-    """A loop over so few elements that starting it is what counts, of which a product takes more.
-
-    Over a kilobyte or less XLA's CPU compiler would make one piece of machine code of all rounds.
-    """
-    return memory_probe(LAUNCHED_BYTES)
+def launch_probe(sizes: ProbeSizes) -> LoopProbe:
+    """A loop over so few elements that starting it is what counts, of which a product takes more."""
+    return memory_probe(sizes.launched_bytes)
 
 
 def memory_probe(nbytes: int) -> LoopProbe:
@@ -153,28 +130,31 @@ def memory_probe(nbytes: int) -> LoopProbe:
     return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
 
 
-def element_probes() -> dict[str, LoopProbe]:
+def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
     """Of the classes of elements that are as slow in a loop over one array as in a program."""
+    rows, columns = sizes.elements
 
     def turned(shape: tuple[int, ...]) -> LoopProbe:
         """Read with its first two dimensions the other way round: of two, elements a row apart become neighbours."""
         return once(lambda x: (0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape), shape)
 
-    def once(step: Callable[[jax.Array], jax.Array], shape: tuple[int, ...] = ELEMENTS, arrays: int = 2) -> LoopProbe:
+    def once(
+        step: Callable[[jax.Array], jax.Array], shape: tuple[int, ...] = sizes.elements, arrays: int = 2
+    ) -> LoopProbe:
         """Of each element, `arrays` read and written."""
         size = math.prod(shape)
         return LoopProbe(lambda x: (step(x),), (shape,), elements=size, moved_bytes=4.0 * arrays * size)
 
     def twice(step: Callable[[jax.Array], jax.Array]) -> LoopProbe:
         """Of two for each element of the array."""
-        return replace(once(step), elements=2.0 * math.prod(ELEMENTS))
+        return replace(once(step), elements=2.0 * math.prod(sizes.elements))
 
     def padded(x: jax.Array) -> jax.Array:
-        return 0.5 + 0.5 * (jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((ROWS - 1, 0), (0, 0))))
+        return 0.5 + 0.5 * (jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((rows - 1, 0), (0, 0))))
 
-    return {name: turned(shape) for name, shape in TURNED.items()} | {
-        "sum along rows": once(lambda x: 0.5 * x + x.sum(1, keepdims=True) / COLUMNS / 2, arrays=3),
-        "sum along columns": once(lambda x: 0.5 * x + x.sum(0, keepdims=True) / ROWS / 2, arrays=3),
+    return {name: turned(shape) for name, shape in sizes.turned.items()} | {
+        "sum along rows": once(lambda x: 0.5 * x + x.sum(1, keepdims=True) / columns / 2, arrays=3),
+        "sum along columns": once(lambda x: 0.5 * x + x.sum(0, keepdims=True) / rows / 2, arrays=3),
         "concatenate": twice(lambda x: 0.5 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0))),
         "pad": twice(padded),
     }
@@ -265,14 +245,16 @@ def opaque_zero(x: jax.Array) -> jax.Array:
     return (x[0] < 0).astype(jnp.int32)
 
 
-def call_probes() -> dict[str, CallProbe]:
-    """Calls of nothing, of many arrays, of fresh memory; and one for each class of elements but `TURNED`."""
+def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
+    """Calls of nothing, of many arrays, of fresh memory; and one for each class of elements that no loop tells of."""
     # The smallest is large enough to be handed to the devices' threads, as whole programs are.
-    tiny, stream = (4096,), ELEMENTS
-    count = STREAMED * ROWS * COLUMNS
-    fresh = (FRESH_BYTES // 4,)
-    image = (IMAGES, SIDE, SIDE, CHANNELS)
+    tiny, stream = (4096,), sizes.elements
+    rows, columns = stream
+    count = STREAMED * rows * columns
+    fresh = (sizes.fresh_bytes // 4,)
+    image, channels = sizes.image, sizes.image[-1]
     under_windows = math.prod(image) / 4 * WINDOW**2
+    patches = math.prod(image[:-1]) * WINDOW**2
     window, stride = (1, WINDOW, WINDOW, 1), (1, 2, 2, 1)
 
     def each(fn: Callable[[jax.Array], jax.Array]) -> Callable[[Sequence[jax.Array]], Any]:
@@ -285,38 +267,42 @@ def call_probes() -> dict[str, CallProbe]:
         return jax.vjp(pool, x)[1](x[:, ::2, ::2])[0]
 
     def convolved(x: jax.Array) -> jax.Array:
-        kernel = jnp.full((WINDOW, WINDOW, CHANNELS, CHANNELS), 0.01) * x[0, 0, 0, 0]
+        kernel = jnp.full((WINDOW, WINDOW, channels, channels), 0.01) * x[0, 0, 0, 0]
         return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     def looked_up(x: jax.Array) -> jax.Array:
-        return x[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS]
+        return x[(jnp.arange(rows) * 7 + opaque_zero(x[0])) % rows]
 
     def added_to(x: jax.Array) -> jax.Array:
-        return x.at[(jnp.arange(ROWS) * 7 + opaque_zero(x[0])) % ROWS].add(0.5 * x)
+        return x.at[(jnp.arange(rows) * 7 + opaque_zero(x[0])) % rows].add(0.5 * x)
 
     def drawn(x: jax.Array) -> jax.Array:
         return x + jax.random.uniform(jax.random.key(0), x.shape)
 
-    streams = {
-        cold(nbytes): CallProbe(each(lambda x: 0.5 * x + 0.5), (nbytes // 4,), 1, nbytes / 4) for nbytes in COLD_BYTES
-    }
+    def halved(shape: tuple[int, ...], kept: bool = False) -> CallProbe:
+        """Of one array, read and written, by default in its place."""
+        return CallProbe(each(lambda x: 0.5 * x + 0.5), shape, 1, math.prod(shape), kept=kept)
+
+    few, fewer = (rows // 8, columns), (rows // 32, columns)
+    comparisons = math.prod(fewer) * math.log2(columns)
+    streams = {cold(nbytes): halved((nbytes // 4,)) for nbytes in sizes.cold_bytes}
     return streams | {
         "call": CallProbe(each(lambda x: x + 1), tiny, 1, kept=True),
         "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),
         "results": CallProbe(each(lambda x: x + 1), tiny, MANY_ARRAYS),
-        "fresh": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4, kept=True),
-        "reused": CallProbe(each(lambda x: 0.5 * x + 0.5), fresh, 1, FRESH_BYTES // 4),
+        "fresh": halved(fresh, kept=True),
+        "reused": halved(fresh),
         "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
         "sine": CallProbe(each(jnp.sin), stream, STREAMED, count),
         "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count, kept=True),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
-        "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), (8, COLUMNS), 1, 8 * COLUMNS * 10),
-        "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), (32, COLUMNS), 1, 32 * COLUMNS),
+        "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), fewer, 1, comparisons),
+        "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), few, 1, math.prod(few)),
         "window": CallProbe(each(pool), image, STREAMED, STREAMED * under_windows, kept=True, read=True),
         "window gradient": CallProbe(each(pool_gradient), image, STREAMED, STREAMED * under_windows, kept=True),
         "random": CallProbe(each(drawn), stream, 1, count / STREAMED),
-        "patch": CallProbe(each(convolved), image, STREAMED, STREAMED * IMAGES * (SIDE * WINDOW) ** 2, kept=True),
+        "patch": CallProbe(each(convolved), image, STREAMED, STREAMED * patches, kept=True),
     }  # fmt: skip
 
 
@@ -325,6 +311,7 @@ def cold(nbytes: int) -> str:
     return f"{nbytes} cold bytes"
 
 
-def convolution_sizes() -> tuple[int, int, int, int]:
+def convolution_sizes(sizes: ProbeSizes) -> tuple[int, int, int, int]:
     """Rows, inner size, columns and window of the timed convolution; see `costmodel.compute.matmul_seconds`."""
-    return IMAGES * SIDE**2, CHANNELS * WINDOW**2, CHANNELS, WINDOW**2
+    *positions, channels = sizes.image
+    return math.prod(positions), channels * WINDOW**2, channels, WINDOW**2

@@ -13,7 +13,8 @@ from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
 from executor.calibrate import calibrate, group_sizes
 from executor.compiled import collectives
-from executor.timers import timed
+from executor.probe_sizes import CPU_SIZES
+from executor.timers import compiled
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
     """Of every size that an axis can have, with bytes that the group does not divide."""
     devices = jax.devices()[:6]
     probe = probes.collective_probe(kind, group_size, 2**12, len(devices))
-    assert 0 < timed(probe, devices)() < 1
+    assert 0 < compiled(probe, devices)()() < 1
     moved = 4 * math.prod(probe.shapes[0]) * (group_size if kind == "all-gather" else 1)
     assert moved == pytest.approx(2**12, rel=0.1)
 
@@ -91,19 +92,19 @@ def test_without_a_type_of_matrices_there_is_no_rate() -> None:
 
 
 @pytest.mark.parametrize("product", probes.PRODUCTS)
-@pytest.mark.parametrize("layer", probes.LAYERS)
+@pytest.mark.parametrize("layer", CPU_SIZES.layers)
 @pytest.mark.parametrize("dtype", probes.MATRIX_TYPES)
 def test_products_go_through_cold_operands(product: str, layer: tuple[int, int, int], dtype: str) -> None:
     """Together more than a core's caches hold, unless they are so small that they count for little."""
-    _, *kept = probes.product_probe(product, layer, dtype).shapes
+    _, *kept = probes.product_probe(product, layer, dtype, CPU_SIZES).shapes
     kept_bytes = sum(map(math.prod, kept)) * jnp.dtype(dtype).itemsize
-    assert len(kept) == probes.MOST_KEPT or kept_bytes > probes.KEPT_BYTES / 2
+    assert len(kept) == CPU_SIZES.most_kept or kept_bytes > CPU_SIZES.kept_bytes / 2
 
 
 @pytest.mark.parametrize("product", probes.PRODUCTS)
 def test_a_step_of_products_is_so_many_repetitions(product: str) -> None:
     layer = (16, 512, 512)
-    probe = probes.product_probe(product, layer, "float32")
+    probe = probes.product_probe(product, layer, "float32", CPU_SIZES)
     arrays = [jax.ShapeDtypeStruct(shape, "float32") for shape in probe.shapes]
     products = str(jax.make_jaxpr(probe.step)(*arrays)).count("dot_general")
     assert products == probe.repetitions == len(arrays) - 1
@@ -115,7 +116,7 @@ def test_a_step_of_products_is_so_many_repetitions(product: str) -> None:
 def test_products_multiply_what_a_layer_does() -> None:
     """By the sizes of the contraction: rows, contracted and columns are those the cost is fitted to."""
     for product in probes.PRODUCTS:
-        probe = probes.product_probe(product, (64, 1024, 256), "float32")
+        probe = probes.product_probe(product, (64, 1024, 256), "float32", CPU_SIZES)
         jaxpr = jax.make_jaxpr(probe.step)(*(jax.ShapeDtypeStruct(shape, "float32") for shape in probe.shapes))
         made = next(eqn.outvars[0].aval for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general")
         rows, _, columns = probes.product_sizes(product, (64, 1024, 256))
