@@ -55,6 +55,7 @@ class MatmulShape:
         cached_elements: of operands and results, all batches together, that a core's cache holds.
         overflow_seconds: of each element beyond those.
         left_packing_seconds, right_packing_seconds: of each element of the operand.
+        slowdown: how many times as long as at the rate of its type a large product takes.
     """
 
     launch_seconds: float
@@ -66,6 +67,7 @@ class MatmulShape:
     overflow_seconds: float = 0.0
     left_packing_seconds: float = 0.0
     right_packing_seconds: float = 0.0
+    slowdown: float = 1.0
 
     def scaled(self, speed: float, wait: float) -> MatmulShape:
         """The same where all runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -106,7 +108,8 @@ class MatmulShape:
             nbytes: of operands and results that go through memory.
         """
         m, k, n, b = (np.asarray(size, dtype=float) for size in (rows, inner, columns, batch))
-        arithmetic = 2.0 * b * m * k * n / flops_per_second / self.efficiency(rows, inner, columns, batch)
+        rate = flops_per_second / self.slowdown
+        arithmetic = 2.0 * b * m * k * n / rate / self.efficiency(rows, inner, columns, batch)
         packing = b * k * (self.left_packing_seconds * m + self.right_packing_seconds * n)
         overflow = np.maximum(0.0, b * (k * m + k * n + m * n) - self.cached_elements) * self.overflow_seconds
         memory = np.asarray(nbytes, dtype=float) / self.bytes_per_second

@@ -1,5 +1,6 @@
 """GPUs and the machines they stand in, each figure with its source, by the letter behind it.
 
+- [C] `meshwright calibrate` on one of them, in profiles/.
 - [S] the maker's specification: NVIDIA data sheets of V100, A100, H100, H200, HGX B200, GB200 NVL72; DGX-2 and DGX
   SuperPOD reference architectures.
 - [M] the best matrix-multiply rate found by search: stas00/ml-engineering, compute/accelerator, "MAMF".
@@ -44,7 +45,8 @@ class Gpu:
         reduce_bytes_per_second: of an all-reduce that the switch adds up, as measured; None where it cannot.
         network_bytes_per_second: per GPU and direction, between hosts, as specified; and the share reached.
         wired: whether there is no switch inside, but wires from GPU to GPU, in two halves; see `_inside`.
-        profile: the file of curves measured on it; None where there is none.
+        profile: the file of curves measured on it, of products and collectives; None where there is none.
+        calibrated: the file of what `calibrate` measured on one, all of it but links; None where there was none.
     """
 
     device_kind: str
@@ -62,6 +64,7 @@ class Gpu:
     network_share: float = NETWORK_SHARE
     wired: bool = False
     profile: str | None = None
+    calibrated: str | None = None
 
     @property
     def lanes(self) -> int:
@@ -245,6 +248,7 @@ GPUS: Mapping[str, Gpu] = {
         memory_bytes_per_second=4.8e12,  # [S]
         ring_bytes_per_second=361e9,  # [N]
         reduce_bytes_per_second=272e9,  # [N]
+        calibrated="h200.json",
     ),
     "b200-dgx": B200,
     "b300-dgx": replace(

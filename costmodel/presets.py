@@ -116,10 +116,27 @@ def _gpu_hosts(name: str, gpu: Gpu, shape: Shape, specified: bool) -> Topology:
             f"'{example}:2' and '{example}:2x4'"
         )
     topology = Topology(name, gpu.device(specified), gpu.dims(hosts, per_host, specified), "gpu")
-    return topology if specified or gpu.profile is None else _as_measured(topology, gpu.profile)
+    if specified:
+        return topology
+    if gpu.profile is not None:
+        topology = _with_curves(topology, gpu.profile)
+    return topology if gpu.calibrated is None else _as_calibrated(topology, gpu.calibrated)
 
 
-def _as_measured(topology: Topology, profile: str) -> Topology:
+def _as_calibrated(topology: Topology, profile: str) -> Topology:
+    """With one such device's figures, but for its memory, of which not all was free, and types that nobody timed."""
+    known, measured = topology.device, measured_model(profile).topology.device
+    device = replace(
+        measured,
+        kind=known.kind,
+        memory_bytes=known.memory_bytes,
+        flops_per_second={**known.flops_per_second, **measured.flops_per_second},
+        matmul={**known.matmul, **measured.matmul},
+    )
+    return replace(topology, device=device)
+
+
+def _with_curves(topology: Topology, profile: str) -> Topology:
     """With the curves of matrix multiplication and of collectives inside a host that were measured on one like it."""
     measured = measured_model(profile).topology
     device = replace(topology.device, matmul={**topology.device.matmul, **measured.device.matmul})

@@ -15,7 +15,7 @@ from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 11
+FORMAT = 12
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -146,6 +146,7 @@ def _device(record: _Record) -> Device:
         call=_call_cost(record.record("call")),
         matmul={dtype: _matmul_shape(shapes.record(dtype)) for dtype in shapes.fields},
         transposed_matmul={dtype: _matmul_shape(transposed.record(dtype)) for dtype in transposed.fields},
+        round_seconds=record.number("round_seconds"),
     )
 
 
@@ -176,6 +177,7 @@ def _matmul_shape(record: _Record) -> MatmulShape:
         overflow_seconds=record.number("overflow_seconds"),
         left_packing_seconds=record.number("left_packing_seconds"),
         right_packing_seconds=record.number("right_packing_seconds"),
+        slowdown=record.number("slowdown", 1e-3),
     )
 
 

@@ -80,6 +80,7 @@ class Device:
             listed goes by the nearest one that is, as its rate does.
         transposed_matmul: the same for products whose left operand is transposed, where they were measured apart.
         call: what calling a program takes beside running it.
+        round_seconds: what a round of a loop takes at least: on a GPU, its host starts each of them.
     """
 
     kind: str
@@ -93,6 +94,7 @@ class Device:
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
     transposed_matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
+    round_seconds: float = 0.0
 
     def memory_seconds(self, nbytes: ArrayLike, cold_bytes: ArrayLike = 0.0, crowding: ArrayLike = 1.0) -> np.ndarray:
         """Seconds in which an op's bytes, read and written, move between this device and its caches and memory.
@@ -146,6 +148,7 @@ class Device:
             memory_curve=_faster(self.memory_curve, speed),
             cold_memory_curve=_faster(self.cold_memory_curve, speed),
             launch_seconds=self.launch_seconds * wait,
+            round_seconds=self.round_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
             call=self.call.scaled(wait),
             matmul={dtype: shape.scaled(speed, wait) for dtype, shape in self.matmul.items()},

@@ -172,7 +172,8 @@ class Calibration:
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
         elements = {name: next(seconds) - launch for name in self._elements}
-        products = {name: next(seconds) for name in self._products}
+        beside = launch if self._sizes.kernel_apart else 0.0
+        products = {name: next(seconds) - beside for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
         waits = {name: np.array(next(rounds)) for name in self._waits}
         memory = _memory_curve(
@@ -194,8 +195,8 @@ class Calibration:
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
             transposed_matmul={dtype: curve.shape for dtype, curve in transposed.items()},
         )
-        beside = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
-        bare = replace(bare, element_seconds=beside)
+        each = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
+        bare = replace(bare, element_seconds=each)
         skew, calls = _skew(waits, fits), {name: next(seconds) for name in self._calls}
         device = _TimedCalls(self._sizes, self._calls, calls, bare, skew, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
@@ -226,7 +227,12 @@ class _TimedCalls:
         product = float(matmul_seconds(known, "float32", rows, inner, columns, window=window))
         products = {"patch": probes.STREAMED * product}
         each = {n: self.each(n, known, products.get(n, 0.0)) for n in ELEMENT_CLASSES if n in self.probes}
-        return replace(known, element_seconds=dict(known.element_seconds) | each, call=self.cost)
+        return replace(
+            known,
+            element_seconds=dict(known.element_seconds) | each,
+            call=self.cost,
+            round_seconds=self.net("rounds") / probes.ROUNDS,
+        )
 
     @property
     def cost(self) -> CallCost:
@@ -274,7 +280,10 @@ def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
 def _matmul_curves(
     products: Products, memory_rate: float, on_cpu: bool
 ) -> tuple[dict[str, MatmulFit], dict[str, MatmulFit]]:
-    """By type; on CPUs, where another library multiplies a transposed left operand, those with one apart."""
+    """By type, those with a transposed left operand apart.
+
+    On CPUs another library multiplies them. A GPU's matrix units want float32 with what is summed over innermost.
+    """
     straight, transposed = {}, {}
     for dtype in dict.fromkeys(type_ for _, _, type_ in products):
         width = jnp.dtype(dtype).itemsize
@@ -282,12 +291,13 @@ def _matmul_curves(
         for (product, layer, type_), taken in products.items():
             if type_ == dtype:
                 m, k, n = probes.product_sizes(product, layer)
-                apart = on_cpu and product == probes.TRANSPOSED
-                samples[apart].append(MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken))
+                samples[product == probes.TRANSPOSED].append(
+                    MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
+                )
         curve = straight[dtype] = fit_matmul(samples[False], memory_rate, packed=on_cpu)
-        if samples[True]:
-            rate = curve.flops_per_second
-            transposed[dtype] = fit_matmul(samples[True], memory_rate, packed=on_cpu, flops_per_second=rate)
+        rate = curve.flops_per_second
+        apart = fit_matmul(samples[True], memory_rate, packed=on_cpu, flops_per_second=rate if on_cpu else None)
+        transposed[dtype] = replace(apart, shape=replace(apart.shape, slowdown=rate / apart.flops_per_second))
     return straight, transposed
 
 

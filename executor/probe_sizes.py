@@ -30,6 +30,9 @@ class ProbeSizes:
             touched. None on devices on which all that a call finds is in memory.
         fresh_bytes: of an array that the host's C library would not keep for the next call.
         image: images, height, width and channels, of the convolution and the pooling; as high as wide.
+        gathers_patches: whether a convolution's patches are gathered before they are multiplied. A GPU's library does
+            that on the way.
+        kernel_apart: whether the element that a product leaves behind is put in its place by another kernel.
     """
 
     layers: tuple[Layer, ...]
@@ -43,6 +46,8 @@ class ProbeSizes:
     cold_bytes: tuple[int, ...]
     fresh_bytes: int
     image: tuple[int, int, int, int]
+    gathers_patches: bool
+    kernel_apart: bool
 
 
 CPU_SIZES = ProbeSizes(
@@ -61,6 +66,8 @@ CPU_SIZES = ProbeSizes(
     cold_bytes=(2**16, 2**18, 2**20, 2**22, 2**24),
     fresh_bytes=72 * 2**20,
     image=(8, 16, 16, 16),
+    gathers_patches=True,
+    kernel_apart=False,
 )  # fmt: skip
 """Of eight devices that share a few cores and their caches."""
 
@@ -80,6 +87,8 @@ GPU_SIZES = ProbeSizes(
     cold_bytes=(),
     fresh_bytes=2**30,
     image=(64, 64, 64, 64),
+    gathers_patches=False,
+    kernel_apart=True,
 )  # fmt: skip
 """Of one with some hundred multiprocessors, its second cache some tens of megabytes. Its compiler turns arrays round
 tile by tile, at the rate of its memory."""

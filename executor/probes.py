@@ -32,6 +32,8 @@ MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
 STREAMED = 4
 """How many such arrays a call goes through."""
+ROUNDS = 256
+"""Of a loop around next to nothing."""
 WINDOW = 3
 """Of the convolution and the pooling: as high as wide."""
 
@@ -283,13 +285,18 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
         """Of one array, read and written, by default in its place."""
         return CallProbe(each(lambda x: 0.5 * x + 0.5), shape, 1, math.prod(shape), kept=kept)
 
+    def looped(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, ROUNDS, lambda _, x: 0.5 * x + 0.5, x)
+
     few, fewer = (rows // 8, columns), (rows // 32, columns)
     comparisons = math.prod(fewer) * math.log2(columns)
+    convolution = CallProbe(each(convolved), image, STREAMED, STREAMED * patches, kept=True)
     streams = {cold(nbytes): halved((nbytes // 4,)) for nbytes in sizes.cold_bytes}
     return streams | {
         "call": CallProbe(each(lambda x: x + 1), tiny, 1, kept=True),
         "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),
         "results": CallProbe(each(lambda x: x + 1), tiny, MANY_ARRAYS),
+        "rounds": CallProbe(each(looped), tiny, 1),
         "fresh": halved(fresh, kept=True),
         "reused": halved(fresh),
         "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
@@ -302,8 +309,7 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
         "window": CallProbe(each(pool), image, STREAMED, STREAMED * under_windows, kept=True, read=True),
         "window gradient": CallProbe(each(pool_gradient), image, STREAMED, STREAMED * under_windows, kept=True),
         "random": CallProbe(each(drawn), stream, 1, count / STREAMED),
-        "patch": CallProbe(each(convolved), image, STREAMED, STREAMED * patches, kept=True),
-    }  # fmt: skip
+    } | ({"patch": convolution} if sizes.gathers_patches else {})  # fmt: skip
 
 
 def cold(nbytes: int) -> str:

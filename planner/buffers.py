@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from costmodel.topology import Backend
 from planner.assignment import Assignment
 from planner.collapse import Shapes
 from planner.fusion import LIBRARY, Kernel, fuse
 from planner.graph import Graph, Value
 from planner.join import joined
 from planner.memory import Allocation, Role, peak
+from planner.priority_fusion import fuse_by_priority
 from planner.program import Array, Instruction, Program
 
 
@@ -75,7 +77,7 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
     """
     graph, backend = assignment.priced.graph, assignment.priced.cost.backend
     orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    clocks = [_Clock(order, graph, cpu=backend == "cpu") for order in orders]
+    clocks = [_Clock(order, graph, backend) for order in orders]
     for clock in clocks:
         clock.run(program)
     return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
@@ -85,11 +87,11 @@ class _Clock:
     """Runs programs in some order, and notes what is alive when.
 
     Args:
-        cpu: whether to follow XLA's CPU compiler in what it copies and collapses.
+        backend: whose compiler to follow in what it fuses, copies and collapses.
     """
 
-    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, cpu: bool):
-        self.order, self.graph, self.cpu = order, graph, cpu
+    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, backend: Backend):
+        self.order, self.graph, self.backend, self.cpu = order, graph, backend, backend == "cpu"
         self.time = 0
         self.found = Timeline()
         self.born: dict[Array, int] = {}
@@ -105,7 +107,7 @@ class _Clock:
             for one in instructions
         ]
         kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
-        order = self.order(fuse([one.traits for one in instructions], operands, kept))
+        order = self.order(self.kernels_of(instructions, operands, kept, outside))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
         self.found.kernels[program] = [tuple(instructions[i] for i in sorted(kernel.members)) for kernel in order]
@@ -133,6 +135,20 @@ class _Clock:
                 if last[array] == place and (array in maker or array in goes_on)
             }
             self.execute(kernel, instructions, reads[place], free, stays)
+
+    def kernels_of(
+        self,
+        instructions: Sequence[Instruction],
+        operands: Sequence[Sequence[int]],
+        kept: Sequence[int],
+        outside: Mapping[Array, int],
+    ) -> list[Kernel]:
+        behaviour = [one.traits for one in instructions]
+        if self.backend != "gpu":
+            return fuse(behaviour, operands, kept)
+        nbytes = {index: sum(array.nbytes for array in one.results) for index, one in enumerate(instructions)}
+        nbytes |= {number: array.nbytes for array, number in outside.items()}
+        return fuse_by_priority(behaviour, operands, kept, nbytes)
 
     def execute(
         self,

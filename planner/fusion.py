@@ -13,13 +13,16 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
 from costmodel.topology import Backend
 from planner.graph import Op, aval_of
 from planner.rules.elementwise import ELEMENTWISE
+
+Reduces = Literal["otherwise", "rows"]
+"""Along the last dimensions, or along others too."""
 
 
 class Traits(NamedTuple):
@@ -37,6 +40,8 @@ class Traits(NamedTuple):
         updates: it writes a part of its first operand anew, in place.
         joins: it puts arrays, or an array and what pads it, side by side.
         parts: it is a loop for each part of its result, so that several read what it reads.
+        reduces: the way a reduction goes, where that matters.
+        spreads: it repeats each element of its operand for a row of its result.
     """
 
     loops: bool = False
@@ -50,6 +55,8 @@ class Traits(NamedTuple):
     updates: bool = False
     joins: bool = False
     parts: bool = False
+    reduces: Reduces | None = None
+    spreads: bool = False
 
 
 LIBRARY = Traits()
@@ -114,6 +121,9 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     if op.name in ("argmax", "argmin"):  # pairs of values and places can end a loop but not be inside one
         return Traits(takes=True)
     if op.name in REDUCTIONS:
+        if backend == "gpu":
+            along_rows = _last(op.params["axes"], len(aval_of(op.operands[0]).shape))
+            return Traits(takes=True, moves=True, reduces="rows" if along_rows else "otherwise")
         if backend == "cpu" and elements >= LIBRARY_ELEMENTS:
             if op.name in LIBRARY_REDUCTIONS and jnp.issubdtype(op.results[0].dtype, jnp.floating):
                 return Traits(takes=True, moves=True, sums=True)
@@ -124,7 +134,8 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     if op.name == "dynamic_slice" or (op.name == "gather" and one_window(op)):
         return SLICE
     in_place = op.name.startswith("scatter") and one_window(op)
-    if op.effects or (op.name in JOINS and joined_apart(op, row)) or not (op.name in LOOPS or in_place):
+    apart = op.name in JOINS and backend == "cpu" and joined_apart(op, row)
+    if op.effects or apart or not (op.name in LOOPS or in_place):
         return LIBRARY
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if _true_rank(aval.shape) >= max(1, _true_rank(result.shape))]
@@ -135,7 +146,14 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
     updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"
     moves, unary = op.name in MOVES or updates, unary and not updates  # what is in place would be read elsewhere too
-    return Traits(True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins)
+    spreads = reuses and _last(result.repeats, result.rank)
+    return Traits(
+        True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins, spreads=spreads
+    )  # fmt: skip
+
+
+def _last(dims: Sequence[int], rank: int) -> bool:
+    return sorted(dims) == list(range(rank - len(dims), rank))
 
 
 def _true_rank(shape: tuple[int, ...]) -> int:

@@ -23,9 +23,9 @@ class Prediction:
         step_seconds: compute, communication and overhead together.
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
-        overhead_seconds: what calling the program takes, whatever it computes, what devices that share cores wait for
-            each other, and what comes from memory again; see `costmodel.calls.CallCost`, `costmodel.waits` and
-            `planner.reuse`.
+        overhead_seconds: what calling the program takes, whatever it computes, what devices wait for each other, where
+            they share cores, and for their host in loops, and what comes from memory again; see
+            `costmodel.calls.CallCost`, `costmodel.waits`, `costmodel.Device` and `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -64,8 +64,21 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost.device, program, over_time, temporary)
+    overhead += _idle_seconds(cost.device.round_seconds, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
+
+
+def _idle_seconds(round_seconds: float, program: Program, over_time: Timeline) -> float:
+    """What rounds of loops fall short of the least that one takes."""
+    idle = 0.0
+    for one in program.walk():
+        if one.op is not None and one.op.name in ("scan", "while"):
+            body = one.bodies[-1]
+            inside = sum(each.count * over_time.seconds(each) for each in body.walk())
+            inside += sum(each.seconds for step in body.walk() for each in step.collectives)
+            idle += max(0.0, body.instructions[-1].count * round_seconds - inside)
+    return idle
 
 
 _Since = Mapping[str, float]

@@ -1,6 +1,6 @@
-"""Memory that XLA's CPU compiler takes beside operands and results, as its buffer assignments show it.
+"""Memory that XLA's compilers take beside operands and results, as their buffer assignments show it.
 
-Other compilers reduce in place and need none of it.
+Most of it is the one for CPUs; others reduce in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def step_scratch_bytes(step: Step, nbytes: float, cost: MeshCost) -> float:
 
 def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
     """What an op needs while it runs."""
-    if cost.backend != "cpu" or member.op.name != "select_and_scatter_add":
+    if cost.backend == "tpu" or member.op.name != "select_and_scatter_add":
         return 0.0
     return _window_gradient_bytes(member, strategy, cost)
 
@@ -40,7 +40,7 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
     reduced on one device until the all-reduce is through.
     """
     if cost.backend != "cpu":
-        return 0.0
+        return op_scratch_bytes(member, strategy, cost)
     partial = (nbytes for kind, _, nbytes in inner_collectives(member, strategy, cost) if kind == "all-reduce")
     copied = (
         shard_elements(value.shape, strategy.layout(member.dims(member.rule.operands[position])), cost.axis_sizes)
@@ -57,7 +57,11 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
 
 
 def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
-    """The gradient of max pooling: two padded copies of the operand, and the indices of both arrays per dimension."""
+    """The gradient of max pooling: two padded copies of the operand, and the indices of both arrays per dimension.
+
+    On a GPU what is added up is scattered (xla/service/select_and_scatter_expander.cc): indices of it alone, each with
+    the value and where that was found.
+    """
     op = member.op
     pooled, operand = (_local_elements(op, position, member, strategy, cost) for position in (0, 1))
     whole = op.operands[1]
@@ -66,6 +70,8 @@ def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -
         1 + (low + high) / size for size, (low, high) in zip(whole.shape, op.params["padding"], strict=True)
     )
     indices = whole.rank * INDEX_BYTES
+    if cost.backend == "gpu":
+        return float(pooled * (indices + 2 * INDEX_BYTES))
     return operand * padded * (indices + 2 * whole.itemsize) + pooled * indices
 
 

@@ -16,6 +16,7 @@ from costmodel.topology import Backend
 from planner.decisions import Decisions
 from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
+from planner.priority_fusion import fuse_by_priority
 from planner.rearrange import innermost, rearranged
 from planner.rules import kernel_flops
 from planner.stages import CUMULATIVE
@@ -93,7 +94,7 @@ def flops(op: Op) -> float:
     return float(max([made, *(math.prod(aval_of(atom).shape) for atom in op.operands)], default=0))
 
 
-def elements(op: Op) -> Mapping[str, float]:
+def elements(op: Op, backend: Backend) -> Mapping[str, float]:
     """By class, how many elements an op works on; of a window all under it, of a sort all comparisons."""
     if not op.operands or not op.results:
         return {}
@@ -105,7 +106,7 @@ def elements(op: Op) -> Mapping[str, float]:
     match name:
         case None:
             return {}
-        case "concatenate" if joined_apart(op):  # of a roll its two parts are copied before
+        case "concatenate" if backend == "cpu" and joined_apart(op):  # of a roll its two parts are copied before
             return {"rearrange rows": float(made * (2 if op.name == "roll" else 1))}
         case "window":
             return {name: float(made * math.prod(op.params["window_dimensions"]))}
@@ -158,7 +159,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
             own = _nbytes(op.operands[p] for p in cold_reads) + _nbytes(op.results[p] for p in cold_writes)
             found[op] = Work(
                 flops(op),
-                elements(op),
+                elements(op, backend),
                 _dtype(op),
                 read,
                 written,
@@ -202,6 +203,10 @@ class _Line:
         needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
         needed.update(index for index, op in enumerate(self.ops) if op.effects)
         behaviour = [traits(op, most_elements(op), backend) for op in self.ops]
+        if backend == "gpu":
+            nbytes = {index: _nbytes(op.results) for index, op in enumerate(self.ops)}
+            nbytes |= {number: _nbytes([atom]) for atom, number in numbers.items()}
+            return fuse_by_priority(behaviour, operands, sorted(needed), nbytes)
         return fuse(behaviour, operands, sorted(needed), alike=True)
 
     def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:

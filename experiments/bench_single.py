@@ -1,0 +1,145 @@
+"""`make bench-single`: on one device, does a step take as long, and as much memory, as the model says?
+
+The device is JAX's first, a GPU where there is one. It is calibrated, then each workload is compiled for it alone and
+timed, in both of its sizes. Predictions are made when the table is, by the profile that is kept beside the cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import pandas as pd
+import typer
+from jax.sharding import AbstractMesh, Mesh
+
+from costmodel import CostModel
+from executor import calibrate, keep_freed_memory
+from executor.audit import held_against
+from executor.race import WARMUP_CALLS, Runner, compile_programs
+from experiments.cases import Case, Cases, keep_compiled
+from experiments.results import OUT, conditions, keep, markdown, write_csv
+from experiments.terminal import bars, console, table
+from experiments.workloads import Workload, names, workload
+from planner import Infeasible, Plan, plan
+from planner.mesh import AnyMesh
+
+SIZES = {"cpu": ("test",), "gpu": ("test", "full")}
+"""Of workloads, by platform: CPUs of the size that tests are run on would take minutes for a step in earnest."""
+CASES = Cases(OUT / "bench-single")
+PROFILE = CASES.folder / "profile"
+"""What calibration found, in JSON; no case's file."""
+WITHOUT_DEVICE = AbstractMesh((1,), ("x",))
+LEAST_CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.3, 300
+ABOUT = """## One device
+
+`make bench-single`: each workload on one device, in the size of the tests and in earnest (`full`); what the profile
+says that was calibrated just before, against medians of calls, each until its results are there, and against
+`memory_analysis()`. Off is predicted / measured − 1, in per cent."""
+"""What stands above the table in docs/results.md."""
+
+
+def main(
+    workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
+    sizes: Annotated[list[str] | None, typer.Option("--size", help="Only this, test or full.")] = None,
+    again: Annotated[bool, typer.Option("--calibrate", help="Also where a profile is kept already.")] = False,
+    only_report: Annotated[bool, typer.Option("--report", help="Measure nothing; predict and report anew.")] = False,
+) -> None:
+    """Holds predictions for one device against the clock and the compiler, and keeps the table in docs/results.md."""
+    if not only_report:
+        keep_freed_memory()
+        keep_compiled(CASES.folder / "compiled")
+        device = jax.devices()[0]
+        with bars() as shown:
+            task = shown.add_task("calibrate")
+            if again or not PROFILE.exists():
+                progress = lambda done, total: shown.update(task, completed=done, total=total)  # noqa: E731
+                PROFILE.parent.mkdir(parents=True, exist_ok=True)
+                PROFILE.write_text(calibrate([device], progress=progress).to_json())
+            model = CostModel.read(PROFILE)
+            wanted = [(name, size) for size in sizes or SIZES[device.platform] for name in workload_names or names()]
+            shown.update(task, completed=0, total=len(wanted))
+            for case in wanted:
+                shown.update(task, description=" ".join(case))
+                CASES.store(case, f"{conditions()}, on one {device.device_kind}", measured(case, model, device))
+                shown.advance(task)
+    report()
+
+
+def planned(case: Case, model: CostModel, mesh: AnyMesh = WITHOUT_DEVICE) -> Plan:
+    work = chosen_workload(case)
+    return plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums, cost_model=model)
+
+
+def chosen_workload(case: Case) -> Workload:
+    name, size = case
+    return workload(name, "full" if size == "full" else "test")
+
+
+def measured(case: Case, model: CostModel, device: jax.Device) -> Mapping[str, Any]:
+    """Seconds of calls and what the compiler says of memory; or that the device's does not suffice."""
+    try:
+        chosen = planned(case, model, Mesh([device], "x"))
+    except Infeasible as error:
+        return {"failure": f"more than {error.smallest_limit_bytes / 2**30:.0f} GiB"}
+    try:
+        (program,) = compile_programs({"": chosen})
+        args = jax.jit(chosen_workload(case).make_args)(jax.random.key(0))
+        samples = row_of_calls(Runner(program, args))
+    except jax.errors.JaxRuntimeError as error:
+        return {"failure": str(error).partition("\n")[0]}
+    compiled_peak = held_against(chosen, program.compiled, 0).compiled_peak_bytes
+    return {"samples": samples, "compiled_peak_bytes": compiled_peak, "compile_seconds": program.compile_seconds}
+
+
+def row_of_calls(runner: Runner) -> list[float]:
+    """Seconds of calls that follow each other, as those of calibration do."""
+    seconds = min(runner.seconds() for _ in range(WARMUP_CALLS))
+    return [runner.seconds() for _ in range(int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS)))]
+
+
+def report() -> None:
+    """Prints the table of all that was measured, and keeps it as CSV and in docs."""
+    model = CostModel.read(PROFILE)
+    records = [record for record in CASES.records() if "failure" not in record]
+    failed = [f"{' '.join(record['case'])}: {record['failure']}" for record in CASES.records() if "failure" in record]
+    frame = pd.DataFrame([row(record, model) for record in records])
+    write_csv(frame, OUT / "bench-single.csv")
+    parts = [ABOUT]
+    for here, part in frame.groupby("conditions"):
+        shown = part.drop(columns="conditions")
+        console().print(table(shown, f"one device: {here}"))
+        parts += [f"Measured {here}. {in_short(shown)}", markdown(shown)]
+    keep("bench-single", "\n\n".join([*parts, *(f"Not run: {line}." for line in failed)]))
+
+
+def row(record: Mapping[str, Any], model: CostModel) -> dict[str, Any]:
+    name, size = record["case"]
+    said = planned((name, size), model).prediction
+    taken, peak = float(np.median(record["samples"])), record["compiled_peak_bytes"]
+    return {
+        "conditions": record["conditions"],
+        "workload": name,
+        "size": size,
+        "predicted_ms": said.step_seconds * 1e3,
+        "measured_ms": taken * 1e3,
+        "off": 100 * (said.step_seconds / taken - 1),
+        "predicted_MiB": said.peak_bytes / 2**20,
+        "compiled_MiB": peak / 2**20,
+        "memory_off": 100 * (said.peak_bytes / peak - 1),
+    }
+
+
+def in_short(frame: pd.DataFrame) -> str:
+    """Medians of all sizes and of each."""
+    said = [
+        f"{size} {part.off.abs().median():.1f} % off at the median, memory {part.memory_off.abs().median():.1f} %"
+        for size, part in [("all", frame), *frame.groupby("size")]
+    ]
+    return "; ".join(said) + "."
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,129 @@
+"""Which ops XLA's GPU compiler puts into one kernel: those that make the kernels together move fewer bytes.
+
+This follows its priority fusion (openxla/xla: xla/service/gpu/transforms/priority_fusion.cc). An op goes into all of
+its readers or into none, and is computed by each, if what they then read instead takes less time than writing it, and
+reading it in each. A reduction along rows, with what spreads its results over rows again, is part of one kernel for
+each row (softmax_rewriter_triton.cc): softmax reads its operand once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.fusion import Kernel, Reduces, Traits
+
+LAUNCH_BYTES = 4e6
+"""What memory moves while a kernel more is launched: a microsecond, at some terabytes a second."""
+MOST_OPERANDS = 96
+"""Of a kernel (MaxOperandsAndOutputsPerFusion in xla/service/gpu/gpu_fusible.h)."""
+
+
+@dataclass
+class _Draft:
+    """A kernel while ops come into it.
+
+    Attributes:
+        members: its ops.
+        moves: what it reads, and whether in another order than it writes.
+        reduces: how the reductions go that it does beside others: along rows, or otherwise too; or None.
+    """
+
+    members: set[int]
+    moves: dict[int, bool]
+    reduces: Reduces | None = None
+
+
+def fuse_by_priority(
+    behaviour: Sequence[Traits],
+    operands: Sequence[Sequence[int]],
+    outputs: Sequence[int],
+    nbytes: Mapping[int, float],
+) -> list[Kernel]:
+    """The kernels of a straight line of ops.
+
+    Args:
+        behaviour: of each op, in program order.
+        operands: for each op, the indices of the ops whose results it reads; other numbers stand for inputs.
+        outputs: the ops whose results are needed afterwards.
+        nbytes: of what each op makes, and of each input.
+
+    Returns:
+        the kernels in program order of their roots.
+    """
+    drafts = _needed(behaviour, operands, outputs)
+    readers: dict[int, set[int]] = {index: set() for index in drafts}
+    for index, draft in drafts.items():
+        for made in draft.moves.keys() & drafts.keys():
+            readers[made].add(index)
+    kept = set(outputs)
+    for index in sorted(drafts):
+        draft = drafts[index]
+        into = [drafts[reader] for reader in readers[index]]
+        fits = into and index not in kept and (behaviour[index].loops or behaviour[index].reduces)
+        if not fits or not all(_takes(reader, drafts, index, behaviour, operands) for reader in readers[index]):
+            continue
+        apart = sum(nbytes[read] for read in draft.moves) + (1 + len(into)) * nbytes[index] + LAUNCH_BYTES
+        again = sum(nbytes[read] for reader in into for read in draft.moves.keys() - reader.moves.keys())
+        if again >= apart:
+            continue
+        for reader in into:
+            moved = reader.moves.pop(index)
+            for read, moves in draft.moves.items():
+                reader.moves[read] = reader.moves.get(read, False) or moves or moved
+            reader.members |= draft.members
+            reader.reduces = _together(reader.reduces, draft.reduces, behaviour[index].reduces)
+        for read in draft.moves.keys() & drafts.keys():
+            readers[read] = (readers[read] - {index}) | readers[index]
+        del drafts[index], readers[index]
+    return [
+        Kernel(
+            root,
+            frozenset(draft.members),
+            frozenset(draft.moves),
+            frozenset(read for read, moves in draft.moves.items() if not moves),
+        )
+        for root, draft in sorted(drafts.items())
+    ]
+
+
+def _needed(
+    behaviour: Sequence[Traits], operands: Sequence[Sequence[int]], outputs: Sequence[int]
+) -> dict[int, _Draft]:
+    """Each op that something comes of as a kernel of its own."""
+    needed = set(outputs)
+    for index in reversed(range(len(behaviour))):
+        if index in needed:
+            needed.update(operands[index])
+    return {
+        index: _Draft({index}, dict.fromkeys(operands[index], how.moves or how.reuses))
+        for index, how in enumerate(behaviour)
+        if index in needed
+    }
+
+
+def _takes(
+    reader: int,
+    drafts: Mapping[int, _Draft],
+    index: int,
+    behaviour: Sequence[Traits],
+    operands: Sequence[Sequence[int]],
+) -> bool:
+    """Whether a kernel can compute what it reads."""
+    how, draft, made = behaviour[reader], drafts[reader], drafts[index]
+    if not how.takes or len(draft.moves.keys() | made.moves.keys()) > MOST_OPERANDS:
+        return False
+    if how.updates and (operands[reader][0] == index or made.moves.get(operands[reader][0])):
+        return False  # it would read what has been written over
+    elementwise = not (how.moves or how.reuses)
+    match _together(made.reduces, behaviour[index].reduces):
+        case None:
+            return True
+        case "rows":
+            return elementwise or how.spreads or how.reduces == "rows"
+        case "otherwise":
+            return elementwise
+
+
+def _together(*reduces: Reduces | None) -> Reduces | None:
+    return min((how for how in reduces if how), default=None)  # "otherwise" is before "rows"

@@ -1,0 +1,83 @@
+"""What a GPU's compiler fuses, on one device of a preset; with what XLA made of the like on an H200 (JAX 0.11.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from planner import plan
+from planner.buffers import timeline
+from planner.write import write
+
+LARGE = (4096, 4096)
+
+
+def kernels(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> list[list[str]]:
+    """The names of the ops in each kernel, in order."""
+    planned = plan(fn, [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes], "h200-dgx:1x1")
+    program = write(planned.choice.assignment).program
+    ran = timeline(planned.choice.assignment, program, planned.choice.request.donors).kernels[program]
+    return [[one.name for one in kernel] for kernel in ran if kernel[-1].name != "return"]
+
+
+def layer_norm(x: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize("fn", [jax.nn.softmax, jax.nn.log_softmax, layer_norm])
+def test_rows_are_normalised_in_one_kernel(fn: Callable[..., Any]) -> None:
+    assert len(kernels(fn, LARGE)) == 1
+
+
+def test_columns_are_reduced_before_they_are_normalised_by() -> None:
+    found = kernels(lambda x: x / x.sum(0), LARGE)
+    assert ["reduce_sum" in kernel for kernel in found] == [True, False]
+
+
+def test_a_sum_of_rolls_reads_once() -> None:
+    def step(x: jax.Array) -> jax.Array:
+        return x + 0.1 * sum(jnp.roll(x, shift, axis) for axis in (0, 1) for shift in (1, -1))
+
+    assert len(kernels(step, LARGE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("readers", "count"),
+    [(1, 1), (2, 2), (4, 5)],
+    ids=["one reader", "two read both operands instead", "for four it is cheaper written once"],
+)
+def test_a_sum_of_two_arrays_is_computed_by_each_reader_while_that_moves_less(readers: int, count: int) -> None:
+    """Each reader reduces columns, and so is a kernel of its own."""
+
+    def fn(x: jax.Array, y: jax.Array) -> list[jax.Array]:
+        both = x + y
+        return [(both * (1.0 + place)).sum(0) for place in range(readers)]
+
+    assert len(kernels(fn, LARGE, LARGE)) == count
+
+
+def test_what_a_product_reads_is_written() -> None:
+    """And then read by everybody."""
+
+    def fn(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = jnp.tanh(x)
+        return y @ w, y + 1
+
+    assert sorted(kernels(fn, LARGE, LARGE)) == [["add"], ["dot_general"], ["tanh"]]
+
+
+def test_an_update_in_place_reads_its_neighbours_before() -> None:
+    """As the heat equation's step: neighbours in one kernel, written over what they were read from in the next."""
+
+    def step(_: int, u: jax.Array) -> jax.Array:
+        return u.at[1:-1].add(0.1 * (u[2:] - 2 * u[1:-1] + u[:-2]))
+
+    found = kernels(lambda u: step(0, u), (2**22,))
+    assert len(found) == 2
+    assert found[-1][-1].startswith("scatter")
