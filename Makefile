@@ -13,7 +13,7 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
   bench-plans bench-plan-time bench-predict bench-audit bench-unseen bench-published bench-waits bench-quick \
-  bench-solver clean
+  bench-single bench-solver clean
 
 setup: .venv/installed
 
@@ -85,6 +85,9 @@ bench-published: setup
 
 bench-waits: setup
 	$(BIN)/python -m experiments.bench_waits
+
+bench-single: setup
+	$(BIN)/python -m experiments.bench_single
 
 bench-quick: setup
 	$(BIN)/python -m experiments.bench_quick
