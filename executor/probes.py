@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from executor.probe_sizes import Layer, ProbeSizes
 
@@ -202,7 +202,8 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
             scattered = lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
             return lax.dynamic_update_slice_in_dim(x, scattered, opaque_zero(x), 0)
         case "collective-permute":
-            return lax.ppermute(x, "group", np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2))
+            onward = np.roll(groups, -1, axis=1)
+            return lax.ppermute(x, "group", list(zip(groups.flat, onward.flat, strict=True)))
     raise ValueError(f"no probe times {kind!r}")
 
 
@@ -213,8 +214,9 @@ def _resharding_probe(group_size: int, size: int, device_count: int) -> LoopProb
     """
     rows = max(1, 2 ** ((size * group_size**2).bit_length() // 2) // group_size)
     columns = group_size * max(1, size // rows)
-    near = AbstractMesh((device_count // group_size, group_size), ("others", "group"))
-    far = AbstractMesh((group_size, device_count // group_size), ("group", "others"))
+    auto = (AxisType.Auto, AxisType.Auto)
+    near = AbstractMesh((device_count // group_size, group_size), ("others", "group"), axis_types=auto)
+    far = AbstractMesh((group_size, device_count // group_size), ("group", "others"), axis_types=auto)
 
     def step(x: jax.Array) -> Arrays:
         for mesh in (near, far):

@@ -12,7 +12,7 @@ import pytest
 from cases import Case, floats
 from forced import device_mesh
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from programs import PROGRAMS
 
 from costmodel import CostModel, preset
@@ -53,7 +53,8 @@ def test_layouts_have_another_price_on_other_devices() -> None:
 
 def test_a_plan_priced_anew_is_the_same_program() -> None:
     """What is exchanged here would be gathered by a plan that is made for other devices."""
-    mesh, args, there = AbstractMesh((8,), ("x",)), (floats(512, 1024),), CostModel(preset("h100-dgx:1"))
+    mesh = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    args, there = (floats(512, 1024),), CostModel(preset("h100-dgx:1"))
 
     def fn(x: jax.Array) -> jax.Array:
         return jnp.sin(lax.with_sharding_constraint(x, NamedSharding(mesh, P("x"))))

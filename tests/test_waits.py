@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from costmodel import CostModel, preset
 from costmodel.waits import FREE_SECONDS, fit_skew, lateness, waiting_seconds
@@ -22,7 +22,7 @@ from planner.predict import waited_seconds
 from planner.program import Collective, Instruction, Program
 
 P = PartitionSpec
-MESH = AbstractMesh((8,), ("x",))
+MESH = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
 SKEW = 1e-4
 
 
