@@ -45,7 +45,7 @@ def mesh_choices(mesh: AnyMesh, cost_model: CostModel | None = None) -> Iterator
     Raises:
         NoDevices: the mesh is empty, or no devices are attached to count.
         UnknownPreset: no machine has that name.
-        InvalidSpec: `mesh` is none of these.
+        InvalidSpec: `mesh` is none of these, or has another number of devices than the cost model.
     """
     if isinstance(mesh, Mesh | AbstractMesh):
         if not mesh.axis_names or math.prod(mesh.axis_sizes) == 0:
@@ -54,6 +54,9 @@ def mesh_choices(mesh: AnyMesh, cost_model: CostModel | None = None) -> Iterator
         yield MeshChoice(mesh, model.on(mesh.axis_names, mesh.axis_sizes))
         return
     model = cost_model or CostModel(_topology(mesh))
+    wanted, priced = mesh if isinstance(mesh, int) else _topology(mesh).device_count, model.topology.device_count
+    if wanted != priced:
+        raise InvalidSpec(f"cost_model prices {priced} devices, mesh asks for {wanted}; give a cost model of as many")
     devices = _attached(model.topology)
     placements = sorted(model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes))
     for placement in placements or [model.topology.place((1,))]:

@@ -14,7 +14,7 @@ from cases import floats
 from forced import device_mesh
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from costmodel import CostModel, preset
+from costmodel import CostModel, Topology, preset
 from planner import InvalidSpec, NoDevices, plan
 from planner.mesh import auto_mesh, mesh_choices
 
@@ -106,6 +106,12 @@ def test_a_cost_model_goes_with_its_mesh() -> None:
         plan(layer, ARGS, AbstractMesh((4,), ("x",)), cost_model=model)
 
 
+@pytest.mark.parametrize("mesh", [4, "h100-dgx:2", preset("cpu:4")])
+def test_a_cost_model_of_other_devices_is_refused(mesh: int | str | Topology) -> None:
+    with pytest.raises(InvalidSpec, match="prices 8 devices, mesh asks for"):
+        plan(layer, ARGS, mesh, cost_model=CostModel(preset("h100-dgx:1")))
+
+
 def test_auto_mesh_keeps_devices_and_names() -> None:
     explicit = jax.make_mesh((2, 4), ("x", "y"))
     auto = auto_mesh(explicit)
@@ -119,7 +125,7 @@ def test_planning_for_an_abstract_mesh_touches_no_device() -> None:
     program = """
 import jax, jax.numpy as jnp
 from jax.sharding import AbstractMesh
-from costmodel import CostModel, preset
+from costmodel import CostModel, Topology, preset
 from planner import plan
 x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
 plan(lambda x: x @ x, (x,), AbstractMesh((8,), ("x",)), cost_model=CostModel(preset("h100-dgx:1")))
