@@ -20,7 +20,7 @@ from executor import calibrate, keep_freed_memory
 from executor.audit import held_against
 from executor.race import WARMUP_CALLS, Runner, compile_programs
 from experiments.cases import Case, Cases, keep_compiled
-from experiments.results import OUT, conditions, keep, markdown, write_csv
+from experiments.results import OUT, conditions, keep, markdown, revision, write_csv
 from experiments.terminal import bars, console, table
 from experiments.workloads import Workload, names, workload
 from planner import Infeasible, Plan, plan
@@ -111,7 +111,7 @@ def report() -> None:
     for here, part in frame.groupby("conditions"):
         shown = part.drop(columns="conditions")
         console().print(table(shown, f"one device: {here}"))
-        parts += [f"Measured {here}. {in_short(shown)}", markdown(shown)]
+        parts += [f"Measured {here}; predicted at revision {revision()}. {in_short(shown)}", markdown(shown)]
     keep("bench-single", "\n\n".join([*parts, *(f"Not run: {line}." for line in failed)]))
 
 

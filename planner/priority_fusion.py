@@ -4,6 +4,9 @@ This follows its priority fusion (openxla/xla: xla/service/gpu/transforms/priori
 its readers or into none, and is computed by each, if what they then read instead takes less time than writing it, and
 reading it in each. A reduction along rows, with what spreads its results over rows again, is part of one kernel for
 each row (softmax_rewriter_triton.cc): softmax reads its operand once.
+
+One thing is not followed: what reads two arrays as large as it makes is computed once if it has several readers. XLA
+lets two compute it, and so the sums of a residual stream from ever more arrays, each layer's otherwise than the last's.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ def fuse_by_priority(
         into = [drafts[reader] for reader in readers[index]]
         fits = into and index not in kept and (behaviour[index].loops or behaviour[index].reduces)
         if not fits or not all(_takes(reader, drafts, index, behaviour, operands) for reader in readers[index]):
+            continue
+        if len(into) > 1 and sum(nbytes[read] >= nbytes[index] for read in draft.moves) > 1:
             continue
         apart = sum(nbytes[read] for read in draft.moves) + (1 + len(into)) * nbytes[index] + LAUNCH_BYTES
         again = sum(nbytes[read] for reader in into for read in draft.moves.keys() - reader.moves.keys())
