@@ -248,7 +248,7 @@ GPUS: Mapping[str, Gpu] = {
         memory_bytes_per_second=4.8e12,  # [S]
         ring_bytes_per_second=361e9,  # [N]
         reduce_bytes_per_second=272e9,  # [N]
-        calibrated="h200.json",
+        calibrated="h200.json",  # [C]
     ),
     "b200-dgx": B200,
     "b300-dgx": replace(

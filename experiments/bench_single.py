@@ -7,7 +7,7 @@ timed, in both of its sizes. Predictions are made when the table is, by the prof
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import jax
 import numpy as np
@@ -22,15 +22,15 @@ from executor.race import WARMUP_CALLS, Runner, compile_programs
 from experiments.cases import Case, Cases, keep_compiled
 from experiments.results import OUT, conditions, keep, markdown, revision, write_csv
 from experiments.terminal import bars, console, table
-from experiments.workloads import Workload, names, workload
+from experiments.workloads import Size, Workload, names, workload
 from planner import Infeasible, Plan, plan
 from planner.mesh import AnyMesh
 
-SIZES = {"cpu": ("test",), "gpu": ("test", "full")}
+SIZES: Mapping[str, tuple[Size, ...]] = {"cpu": ("test",), "gpu": ("test", "full")}
 """Of workloads, by platform: CPUs of the size that tests are run on would take minutes for a step in earnest."""
 CASES = Cases(OUT / "bench-single")
 PROFILE = CASES.folder / "profile"
-"""What calibration found, in JSON; no case's file."""
+"""What the latest calibration found, in JSON; no case's file."""
 WITHOUT_DEVICE = AbstractMesh((1,), ("x",))
 LEAST_CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.3, 300
 ABOUT = """## One device
@@ -43,8 +43,7 @@ says that was calibrated just before, against medians of calls, each until its r
 
 def main(
     workload_names: Annotated[list[str] | None, typer.Option("--workload", help="Only this; may be repeated.")] = None,
-    sizes: Annotated[list[str] | None, typer.Option("--size", help="Only this, test or full.")] = None,
-    again: Annotated[bool, typer.Option("--calibrate", help="Also where a profile is kept already.")] = False,
+    only: Annotated[Size | None, typer.Option("--size", help="Only this.")] = None,
     only_report: Annotated[bool, typer.Option("--report", help="Measure nothing; predict and report anew.")] = False,
 ) -> None:
     """Holds predictions for one device against the clock and the compiler, and keeps the table in docs/results.md."""
@@ -52,18 +51,24 @@ def main(
         keep_freed_memory()
         keep_compiled(CASES.folder / "compiled")
         device = jax.devices()[0]
+        here = f"{conditions()}, on one {device.device_kind}"
+        sizes = SIZES[device.platform] if only is None else (only,)
+        wanted: list[Case] = [(name, size) for size in sizes for name in workload_names or names()]
+        for case in wanted:
+            chosen_workload(case)  # which says so before all else if there is none of that name
         with bars() as shown:
             task = shown.add_task("calibrate")
-            if again or not PROFILE.exists():
-                progress = lambda done, total: shown.update(task, completed=done, total=total)  # noqa: E731
-                PROFILE.parent.mkdir(parents=True, exist_ok=True)
-                PROFILE.write_text(calibrate([device], progress=progress).to_json())
-            model = CostModel.read(PROFILE)
-            wanted = [(name, size) for size in sizes or SIZES[device.platform] for name in workload_names or names()]
+
+            def progress(done: int, total: int) -> None:
+                shown.update(task, completed=done, total=total)
+
+            model = calibrate([device], progress=progress)
+            PROFILE.parent.mkdir(parents=True, exist_ok=True)
+            PROFILE.write_text(model.to_json())
             shown.update(task, completed=0, total=len(wanted))
             for case in wanted:
                 shown.update(task, description=" ".join(case))
-                CASES.store(case, f"{conditions()}, on one {device.device_kind}", measured(case, model, device))
+                CASES.store(case, here, measured(case, model, device))
                 shown.advance(task)
     report()
 
@@ -75,7 +80,7 @@ def planned(case: Case, model: CostModel, mesh: AnyMesh = WITHOUT_DEVICE) -> Pla
 
 def chosen_workload(case: Case) -> Workload:
     name, size = case
-    return workload(name, "full" if size == "full" else "test")
+    return workload(name, cast(Size, size))
 
 
 def measured(case: Case, model: CostModel, device: jax.Device) -> Mapping[str, Any]:
@@ -91,7 +96,7 @@ def measured(case: Case, model: CostModel, device: jax.Device) -> Mapping[str, A
     except jax.errors.JaxRuntimeError as error:
         return {"failure": str(error).partition("\n")[0]}
     compiled_peak = held_against(chosen, program.compiled, 0).compiled_peak_bytes
-    return {"samples": samples, "compiled_peak_bytes": compiled_peak, "compile_seconds": program.compile_seconds}
+    return {"samples": samples, "compiled_peak_bytes": compiled_peak}
 
 
 def row_of_calls(runner: Runner) -> list[float]:

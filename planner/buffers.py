@@ -12,11 +12,11 @@ from functools import partial
 from costmodel.topology import Backend
 from planner.assignment import Assignment
 from planner.collapse import Shapes
-from planner.fusion import LIBRARY, Kernel, fuse
+from planner.fusion import LIBRARY, Kernel
 from planner.graph import Graph, Value
 from planner.join import joined
 from planner.memory import Allocation, Role, peak
-from planner.priority_fusion import fuse_by_priority
+from planner.priority_fusion import kernels
 from planner.program import Array, Instruction, Program
 
 
@@ -107,7 +107,12 @@ class _Clock:
             for one in instructions
         ]
         kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
-        order = self.order(self.kernels_of(instructions, operands, kept, outside))
+        behaviour, inputs = [one.traits for one in instructions], {number: array for array, number in outside.items()}
+
+        def nbytes(number: int) -> float:
+            return sum(array.nbytes for array in instructions[number].results) if number >= 0 else inputs[number].nbytes
+
+        order = self.order(kernels(self.backend, behaviour, operands, kept, nbytes))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
         self.found.kernels[program] = [tuple(instructions[i] for i in sorted(kernel.members)) for kernel in order]
@@ -135,20 +140,6 @@ class _Clock:
                 if last[array] == place and (array in maker or array in goes_on)
             }
             self.execute(kernel, instructions, reads[place], free, stays)
-
-    def kernels_of(
-        self,
-        instructions: Sequence[Instruction],
-        operands: Sequence[Sequence[int]],
-        kept: Sequence[int],
-        outside: Mapping[Array, int],
-    ) -> list[Kernel]:
-        behaviour = [one.traits for one in instructions]
-        if self.backend != "gpu":
-            return fuse(behaviour, operands, kept)
-        nbytes = {index: sum(array.nbytes for array in one.results) for index, one in enumerate(instructions)}
-        nbytes |= {number: array.nbytes for array, number in outside.items()}
-        return fuse_by_priority(behaviour, operands, kept, nbytes)
 
     def execute(
         self,

@@ -141,7 +141,7 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     large = [aval for aval in map(aval_of, op.operands) if _true_rank(aval.shape) >= max(1, _true_rank(result.shape))]
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
     costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
-    costly = costly or (backend != "cpu" and not unary)  # priority_fusion.cc weighs what is read again
+    costly = costly or (backend == "tpu" and not unary)  # presumably, what is read again is weighed there
     reuses = op.name == "broadcast_in_dim"
     summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
     updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"

@@ -53,10 +53,9 @@ def mesh_choices(mesh: AnyMesh, cost_model: CostModel | None = None) -> Iterator
         model = cost_model or default_cost_model(mesh)
         yield MeshChoice(mesh, model.on(mesh.axis_names, mesh.axis_sizes))
         return
-    model = cost_model or CostModel(_topology(mesh))
-    wanted, priced = mesh if isinstance(mesh, int) else _topology(mesh).device_count, model.topology.device_count
-    if wanted != priced:
+    if cost_model is not None and (wanted := _device_count(mesh)) != (priced := cost_model.topology.device_count):
         raise InvalidSpec(f"cost_model prices {priced} devices, mesh asks for {wanted}; give a cost model of as many")
+    model = cost_model or CostModel(_topology(mesh))
     devices = _attached(model.topology)
     placements = sorted(model.topology.placements(len(AXIS_NAMES)), key=lambda placement: len(placement.axis_sizes))
     for placement in placements or [model.topology.place((1,))]:
@@ -81,6 +80,11 @@ def default_cost_model(mesh: Mesh | AbstractMesh) -> CostModel:
         named = mesh.abstract_device
         kind, hosts = (named.device_kind if named is not None else jax.devices()[0].device_kind), 1
     return CostModel(_machine(kind, math.prod(mesh.axis_sizes), hosts))
+
+
+def _device_count(mesh: Topology | str | int) -> int:
+    """Of devices whose kind need not be known."""
+    return mesh if isinstance(mesh, int) and not isinstance(mesh, bool) else _topology(mesh).device_count
 
 
 def _topology(mesh: Topology | str | int) -> Topology:

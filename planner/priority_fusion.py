@@ -11,10 +11,12 @@ lets two compute it, and so the sums of a residual stream from ever more arrays,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from planner.fusion import Kernel, Reduces, Traits
+from costmodel.topology import Backend
+from planner.fusion import Kernel, Reduces, Traits, fuse
 
 LAUNCH_BYTES = 4e6
 """What memory moves while a kernel more is launched: a microsecond, at some terabytes a second."""
@@ -37,23 +39,32 @@ class _Draft:
     reduces: Reduces | None = None
 
 
+def kernels(
+    backend: Backend,
+    behaviour: Sequence[Traits],
+    operands: Sequence[Sequence[int]],
+    outputs: Sequence[int],
+    nbytes: Callable[[int], float],
+    alike: bool = False,
+) -> list[Kernel]:
+    """The kernels that a backend's compiler makes of a straight line of ops.
+
+    Args:
+        behaviour, operands, outputs, alike: see `planner.fusion.fuse`.
+        nbytes: of what an op makes, and of an input, by its number.
+    """
+    if backend == "gpu":
+        return fuse_by_priority(behaviour, operands, outputs, cache(nbytes))
+    return fuse(behaviour, operands, outputs, alike)
+
+
 def fuse_by_priority(
     behaviour: Sequence[Traits],
     operands: Sequence[Sequence[int]],
     outputs: Sequence[int],
-    nbytes: Mapping[int, float],
+    nbytes: Callable[[int], float],
 ) -> list[Kernel]:
-    """The kernels of a straight line of ops.
-
-    Args:
-        behaviour: of each op, in program order.
-        operands: for each op, the indices of the ops whose results it reads; other numbers stand for inputs.
-        outputs: the ops whose results are needed afterwards.
-        nbytes: of what each op makes, and of each input.
-
-    Returns:
-        the kernels in program order of their roots.
-    """
+    """The kernels of a straight line of ops, as `planner.fusion.fuse` takes and returns them, by what they move."""
     drafts = _needed(behaviour, operands, outputs)
     readers: dict[int, set[int]] = {index: set() for index in drafts}
     for index, draft in drafts.items():
@@ -66,10 +77,10 @@ def fuse_by_priority(
         fits = into and index not in kept and (behaviour[index].loops or behaviour[index].reduces)
         if not fits or not all(_takes(reader, drafts, index, behaviour, operands) for reader in readers[index]):
             continue
-        if len(into) > 1 and sum(nbytes[read] >= nbytes[index] for read in draft.moves) > 1:
+        if len(into) > 1 and sum(nbytes(read) >= nbytes(index) for read in draft.moves) > 1:
             continue
-        apart = sum(nbytes[read] for read in draft.moves) + (1 + len(into)) * nbytes[index] + LAUNCH_BYTES
-        again = sum(nbytes[read] for reader in into for read in draft.moves.keys() - reader.moves.keys())
+        apart = sum(map(nbytes, draft.moves)) + (1 + len(into)) * nbytes(index) + LAUNCH_BYTES
+        again = sum(nbytes(read) for reader in into for read in draft.moves.keys() - reader.moves.keys())
         if again >= apart:
             continue
         for reader in into:
@@ -109,7 +120,7 @@ def _needed(
 
 def _takes(
     reader: int,
-    drafts: Mapping[int, _Draft],
+    drafts: dict[int, _Draft],
     index: int,
     behaviour: Sequence[Traits],
     operands: Sequence[Sequence[int]],
@@ -131,4 +142,4 @@ def _takes(
 
 
 def _together(*reduces: Reduces | None) -> Reduces | None:
-    return min((how for how in reduces if how), default=None)  # "otherwise" is before "rows"
+    return "otherwise" if "otherwise" in reduces else "rows" if "rows" in reduces else None

@@ -59,19 +59,19 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
 def _window_gradient_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:
     """The gradient of max pooling: two padded copies of the operand, and the indices of both arrays per dimension.
 
-    On a GPU what is added up is scattered (xla/service/select_and_scatter_expander.cc): indices of it alone, each with
-    the value and where that was found.
+    On a GPU what is added up is scattered (xla/service/select_and_scatter_expander.cc): for each window its largest
+    value, in float32, and the indices where it was.
     """
     op = member.op
     pooled, operand = (_local_elements(op, position, member, strategy, cost) for position in (0, 1))
     whole = op.operands[1]
     assert isinstance(whole, Value), "pooling is of arrays"
+    indices = whole.rank * INDEX_BYTES
+    if cost.backend == "gpu":
+        return float(pooled * (indices + 4))
     padded = math.prod(
         1 + (low + high) / size for size, (low, high) in zip(whole.shape, op.params["padding"], strict=True)
     )
-    indices = whole.rank * INDEX_BYTES
-    if cost.backend == "gpu":
-        return float(pooled * (indices + 2 * INDEX_BYTES))
     return operand * padded * (indices + 2 * whole.itemsize) + pooled * indices
 
 

@@ -14,9 +14,9 @@ from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
-from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, fuse, joined_apart, one_window, traits
+from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, joined_apart, one_window, traits
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
-from planner.priority_fusion import fuse_by_priority
+from planner.priority_fusion import kernels
 from planner.rearrange import innermost, rearranged
 from planner.rules import kernel_flops
 from planner.stages import CUMULATIVE
@@ -203,11 +203,12 @@ class _Line:
         needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
         needed.update(index for index, op in enumerate(self.ops) if op.effects)
         behaviour = [traits(op, most_elements(op), backend) for op in self.ops]
-        if backend == "gpu":
-            nbytes = {index: _nbytes(op.results) for index, op in enumerate(self.ops)}
-            nbytes |= {number: _nbytes([atom]) for atom, number in numbers.items()}
-            return fuse_by_priority(behaviour, operands, sorted(needed), nbytes)
-        return fuse(behaviour, operands, sorted(needed), alike=True)
+        inputs = list(numbers)
+
+        def nbytes(number: int) -> float:
+            return _nbytes(self.ops[number].results if number >= 0 else [inputs[-1 - number]])
+
+        return kernels(backend, behaviour, operands, sorted(needed), nbytes, alike=True)
 
     def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
         """The ops and positions at which a kernel reads what it did not make, each array once."""

@@ -13,7 +13,7 @@ from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
 from executor.calibrate import calibrate, group_sizes
 from executor.compiled import collectives
-from executor.probe_sizes import CPU_SIZES
+from executor.probe_sizes import CPU_SIZES, GPU_SIZES, ProbeSizes, probe_sizes
 from executor.timers import compiled
 
 
@@ -121,3 +121,24 @@ def test_products_multiply_what_a_layer_does() -> None:
         made = next(eqn.outvars[0].aval for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general")
         rows, _, columns = probes.product_sizes(product, (64, 1024, 256))
         assert made.shape == (rows, columns)
+
+
+def test_every_platform_but_cpu_is_probed_as_gpus_are() -> None:
+    assert probe_sizes("cpu") is CPU_SIZES
+    assert probe_sizes("gpu") is GPU_SIZES
+
+
+@pytest.mark.parametrize("sizes", [CPU_SIZES, GPU_SIZES], ids=["cpu", "gpu"])
+def test_steps_go_round(sizes: ProbeSizes) -> None:
+    """Arrays come out as they went in; traced alone, since a gigabyte is for a GPU."""
+    loops = [probes.launch_probe(sizes), *map(probes.memory_probe, sizes.array_bytes)]
+    loops += probes.element_probes(sizes).values()
+    loops += [probes.product_probe(p, layer, "float32", sizes) for p in probes.PRODUCTS for layer in sizes.layers]
+    for probe in loops:
+        arrays = tuple(jax.ShapeDtypeStruct(shape, probe.dtype) for shape in probe.shapes)
+        assert [(out.shape, out.dtype) for out in jax.eval_shape(probe.step, *arrays)] == [
+            (array.shape, array.dtype) for array in arrays
+        ]
+    for call in probes.call_probes(sizes).values():
+        jax.eval_shape(call.fn, [jax.ShapeDtypeStruct(call.shape, "float32")] * call.arrays)
+    assert ("patch" in probes.call_probes(sizes)) == sizes.gathers_patches

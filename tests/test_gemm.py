@@ -104,3 +104,11 @@ def test_a_known_rate_stays() -> None:
 def test_what_the_data_says_nothing_of_stays_where_it_was() -> None:
     fitted = fit_positive(lambda p: p[0] * np.ones(4), np.full(4, 3.0), np.array([1.0, 7.0]), np.array([np.inf, 10.0]))
     np.testing.assert_allclose(fitted, [3.0, 7.0], rtol=1e-4)
+
+
+def test_a_slowdown_is_of_arithmetic_alone() -> None:
+    shape = MatmulShape(1e-6, 1e12)
+    large, bound = (4096, 4096, 4096, 1, 0.0), (8, 8, 8, 1, 1e9)
+    slow = replace(shape, slowdown=1.5)
+    assert float(slow.seconds(1e14, *large)) - 1e-6 == pytest.approx(1.5 * (float(shape.seconds(1e14, *large)) - 1e-6))
+    assert float(slow.seconds(1e14, *bound)) == float(shape.seconds(1e14, *bound))

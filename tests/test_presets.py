@@ -156,3 +156,14 @@ def test_groups_across_cpu_hosts_use_the_network() -> None:
     within, across = (cost.collective_seconds("all-reduce", [axis], 2**20) for axis in ("device", "host"))
     assert within == pytest.approx(flat(preset("cpu:4")).collective_seconds("all-reduce", ["all"], 2**20))
     assert across > within
+
+
+def test_a_calibrated_gpu_is_as_measured() -> None:
+    """But for its memory, and with types that nobody timed."""
+    measured, device = measured_model("h200.json").topology.device, preset("h200-dgx:2").device
+    assert device.launch_seconds == measured.launch_seconds > 0
+    assert device.round_seconds == measured.round_seconds > 0
+    assert device.memory_curve == measured.memory_curve
+    assert device.transposed_matmul == measured.transposed_matmul
+    assert device.memory_bytes == 141e9
+    assert device.rate("float8_e4m3fn") > device.rate("bfloat16") == measured.rate("bfloat16")

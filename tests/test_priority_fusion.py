@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from costmodel import preset
 from planner import plan
 from planner.buffers import timeline
 from planner.write import write
@@ -86,3 +88,19 @@ def test_an_update_in_place_reads_its_neighbours_before() -> None:
     found = kernels(lambda u: step(0, u), (2**22,))
     assert len(found) == 2
     assert found[-1][-1].startswith("scatter")
+
+
+@pytest.mark.parametrize(("side", "waits"), [(64, True), (8192, False)], ids=["short rounds", "long rounds"])
+def test_a_round_takes_as_long_as_its_host_at_least(side: int, waits: bool) -> None:
+    rounds, machine = 100, preset("h200-dgx:1x1")
+
+    def fn(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, rounds, lambda _, x: 0.5 * x + 0.5, x)
+
+    without = replace(machine, device=replace(machine.device, round_seconds=0.0))
+    x = jax.ShapeDtypeStruct((side, side), "float32")
+    with_host, alone = (plan(fn, [x], one).prediction for one in (machine, without))
+    more = with_host.step_seconds - alone.step_seconds
+    expected = rounds * machine.device.round_seconds - alone.compute_seconds if waits else 0.0
+    assert more == pytest.approx(expected, abs=1e-9)
+    assert (more > 0) == waits
