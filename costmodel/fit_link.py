@@ -3,7 +3,7 @@
 For each kind of collective one dimension's link is fitted: two protocols of three parameters each (start, latency per
 hop, bandwidth), the rate of copying one's own share and, where the switch adds, that of its all-reduce. The formulas
 are those of `costmodel.collectives`; nothing is kept per group size. (On shared memory, where no such formula holds,
-`costmodel.fit` does otherwise.)
+`costmodel.curves` does otherwise.)
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from costmodel import profile
 from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
 from costmodel.compute import matmul_seconds, roofline_seconds
-from costmodel.fit import CollectiveFit, fitted_seconds
+from costmodel.curves import CollectiveCurve, between_group_sizes
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
@@ -31,19 +31,20 @@ class Group:
     Attributes:
         size: how many.
         levels: by kind of collective, their links, once for each protocol of theirs.
-        fits: what was measured of them, in place of formulas.
+        measured: what was timed of them, in place of formulas.
         busy_devices: how many run the collective at once, in groups like this one, where it was measured.
     """
 
     size: int
     levels: Mapping[str, tuple[Levels, ...]]
-    fits: tuple[CollectiveFit, ...]
+    measured: tuple[CollectiveCurve, ...]
     busy_devices: int
 
     def seconds(self, kind: str, nbytes: ArrayLike, call_bytes: float) -> np.ndarray:
-        fits = [fit for fit in self.fits if fit.kind == kind]
-        if fits and self.size > 1:
-            return fitted_seconds(fits, self.size, np.asarray(nbytes, dtype=float) * self.busy_devices, call_bytes)
+        curves = [curve for curve in self.measured if curve.kind == kind]
+        if curves and self.size > 1:
+            total = np.asarray(nbytes, dtype=float) * self.busy_devices
+            return between_group_sizes(curves, self.size, total, call_bytes)
         return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
 
@@ -234,6 +235,6 @@ def _group(topology: Topology, axes: Iterable[Sequence[Segment]]) -> Group:
     return Group(
         size=math.prod(segment.size for segment in segments),
         levels={kind: protocols(topology, segments, kind) for kind in (*KINDS, BROADCAST)},
-        fits=topology.measured if all(segment.dim == innermost for segment in segments) else (),
+        measured=topology.measured if all(segment.dim == innermost for segment in segments) else (),
         busy_devices=topology.dim_sizes[innermost] if topology.dims else 1,
     )

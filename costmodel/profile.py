@@ -6,16 +6,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 from costmodel.calls import CallCost
+from costmodel.curves import CollectiveCurve
 from costmodel.errors import ProfileError
-from costmodel.fit import CollectiveFit
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
 
-FORMAT = 12
+FORMAT = 13
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -73,6 +74,15 @@ class _Record:
         """A number, or None where there is null or nothing."""
         return None if self.fields.get(key) is None else self.number(key, least)
 
+    def ascending(self, key: str, strictly: bool = True) -> tuple[float, ...]:
+        """Two numbers or more, each larger than the one before, or no smaller."""
+        items = _checked(self.source, self._at(key), self._value(key), list)
+        places = {f"{key}[{index}]": item for index, item in enumerate(items)}
+        found = tuple(_Record(self.source, self.place, places).number(name) for name in places)
+        if len(found) < 2 or any(b < a or (strictly and a == b) for a, b in pairwise(found)):
+            raise ProfileError(f"{self.source}: {self._at(key)} is {items!r}; ascending numbers belong there")
+        return found
+
     def text(self, key: str, choices: tuple[str, ...] = ()) -> Any:
         value = _checked(self.source, self._at(key), self._value(key), str)
         if choices and value not in choices:
@@ -124,7 +134,7 @@ def _topology(record: _Record) -> Topology:
             for d in record.records("dims")
         ),
         backend=record.text("backend", get_args(Backend)),
-        measured=tuple(_fit(fit) for fit in record.records("measured")),
+        measured=tuple(map(_curve, record.records("measured"))),
         skew_seconds=record.number("skew_seconds"),
     )
 
@@ -204,13 +214,16 @@ def _eager(record: _Record) -> Eager:
     )
 
 
-def _fit(record: _Record) -> CollectiveFit:
-    return CollectiveFit(
+def _curve(record: _Record) -> CollectiveCurve:
+    sizes, seconds = record.ascending("total_bytes"), record.ascending("timed_seconds", strictly=False)
+    if len(sizes) != len(seconds):
+        raise ProfileError(
+            f"{record.source}: {record.place} has {len(sizes)} total_bytes and {len(seconds)} timed_seconds"
+        )
+    return CollectiveCurve(
         kind=record.text("kind"),
         group_size=int(record.number("group_size", 2)),
-        start_seconds=record.number("start_seconds"),
-        seconds_per_byte=record.number("seconds_per_byte"),
-        cache_bytes=record.number("cache_bytes"),
-        overflow_seconds_per_byte=record.number("overflow_seconds_per_byte"),
+        total_bytes=sizes,
+        timed_seconds=seconds,
         relative_error=record.number("relative_error"),
     )

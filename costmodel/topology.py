@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.calls import CallCost
-from costmodel.fit import CollectiveFit
+from costmodel.curves import CollectiveCurve
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 
@@ -275,7 +275,7 @@ class Topology:
         device: what stands at each point of the grid.
         dims: outermost first, each larger than one; none for a single device.
         backend: the compiler that will be used, since backends choose different collectives.
-        measured: fits of collectives within the innermost dimension, in place of formulas.
+        measured: timed collectives within the innermost dimension, in place of formulas.
         skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
     """
 
@@ -283,7 +283,7 @@ class Topology:
     device: Device
     dims: tuple[Dim, ...]
     backend: Backend
-    measured: tuple[CollectiveFit, ...] = ()
+    measured: tuple[CollectiveCurve, ...] = ()
     skew_seconds: float = 0.0
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.calls import CallCost
 from costmodel.compute import matmul_seconds
 from costmodel.cpus import host_memory_bytes, processor
-from costmodel.fit import CollectiveFit, Sample, fit_collectives
+from costmodel.curves import LEAST_SIZES, CollectiveCurve, Sample, collective_curves
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from costmodel.waits import FREE_SECONDS, computed_seconds, fit_skew
@@ -33,7 +33,7 @@ from executor.probe_sizes import ProbeSizes, probe_sizes
 from executor.probes import CallProbe, LoopProbe
 from executor.timers import Probe, Timed, compiled
 
-COLLECTIVE_BYTES = tuple(2**power for power in (10, 13, 16, 18, 20, 22, 24, 26))
+COLLECTIVE_BYTES = tuple(2**power for power in range(10, 27, 2))
 ROUNDS = 5
 ROUND_SECONDS, MOST_GOES = 0.1, 5
 """A short probe is timed for so long in a round, in some goes with others between: threads that have settled well, or
@@ -65,7 +65,7 @@ def calibrate(
         The model; `to_json()` makes it a profile.
 
     Raises:
-        ValueError: devices that are joined otherwise (TPUs), or no type of matrices.
+        ValueError: devices that are joined otherwise (TPUs), no type of matrices, or too few sizes.
     """
     calibration = Calibration(devices, collective_bytes, matrix_types)
     total = (2 + rounds) * len(calibration)
@@ -92,6 +92,8 @@ class Calibration:
             raise ValueError(f"calibrate measures the CPUs or GPUs of one host, got {first.device_kind}: use a preset")
         if not matrix_types:
             raise ValueError("matrix_types names none; give one at least, such as 'float32'")
+        if len(set(collective_bytes)) < LEAST_SIZES:
+            raise ValueError(f"collective_bytes has fewer than {LEAST_SIZES} sizes: {tuple(collective_bytes)}")
         self._sizes = sizes = probe_sizes(first.platform)
         self._launch = probes.launch_probe(sizes)
         self._arrays = {nbytes: probes.memory_probe(nbytes) for nbytes in sizes.array_bytes}
@@ -181,7 +183,7 @@ class Calibration:
         )
         memory_rate = memory[-1].nbytes / memory[-1].seconds
         curves, transposed = _matmul_curves(products, memory_rate, self._devices[0].platform == "cpu")
-        fits = fit_collectives(
+        measured = collective_curves(
             Sample(kind, group_size, nbytes * len(self._devices), taken)
             for (kind, group_size, nbytes), taken in collectives.items()
         )
@@ -197,10 +199,10 @@ class Calibration:
         )
         each = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=each)
-        skew, calls = _skew(waits, fits), {name: next(seconds) for name in self._calls}
+        skew, calls = _skew(waits, measured), {name: next(seconds) for name in self._calls}
         device = _TimedCalls(self._sizes, self._calls, calls, bare, skew, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-        topology = replace(_topology(self._devices, device, fits), skew_seconds=skew)
+        topology = replace(_topology(self._devices, device, measured), skew_seconds=skew)
         return CostModel(topology, measured_on=_conditions() | errors)
 
 
@@ -301,11 +303,11 @@ def _matmul_curves(
     return straight, transposed
 
 
-def _skew(rounds: Mapping[tuple[int, int], np.ndarray], fits: Sequence[CollectiveFit]) -> float:
+def _skew(rounds: Mapping[tuple[int, int], np.ndarray], curves: Sequence[CollectiveCurve]) -> float:
     """By the seconds of each round, in which the machine is as fast with waiting as without."""
     timed = {}
-    for size in {fit.group_size for fit in fits} if rounds else ():
-        (start,) = (fit.start_seconds for fit in fits if (fit.kind, fit.group_size) == ("all-reduce", size))
+    for size in {curve.group_size for curve in curves} if rounds else ():
+        (start,) = (each.start_seconds for each in curves if (each.kind, each.group_size) == ("all-reduce", size))
         alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
         together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
         timed[size] = np.maximum(alone, 2 * FREE_SECONDS), together - alone - start
@@ -317,11 +319,11 @@ def _memory_bytes(devices: Sequence[jax.Device]) -> float:
     return float(statistics.get("bytes_limit", host_memory_bytes(fallback=2.0**34) / len(devices)))
 
 
-def _topology(devices: Sequence[jax.Device], device: Device, fits: tuple[CollectiveFit, ...]) -> Topology:
+def _topology(devices: Sequence[jax.Device], device: Device, measured: tuple[CollectiveCurve, ...]) -> Topology:
     """One dimension; its link, for groups reaching beyond it, has the bandwidth of the widest all-gather."""
     on_cpu = devices[0].platform == "cpu"
     dims: tuple[Dim, ...] = ()
-    if gathers := [fit for fit in fits if fit.kind == "all-gather" and fit.group_size == len(devices)]:
+    if gathers := [each for each in measured if (each.kind, each.group_size) == ("all-gather", len(devices))]:
         moved = COLLECTIVE_BYTES[-1] * len(devices)
         bus_rate = moved * (1 - 1 / len(devices)) / float(gathers[0].seconds(moved))
         rate = bus_rate if on_cpu else bus_rate / len(devices)
@@ -332,7 +334,7 @@ def _topology(devices: Sequence[jax.Device], device: Device, fits: tuple[Collect
         device,
         dims,
         backend="cpu" if on_cpu else "gpu",
-        measured=fits,
+        measured=measured,
     )
 
 

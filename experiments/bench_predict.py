@@ -38,7 +38,7 @@ LEAST_TURNS, MOST_TURNS = 4, 16
 """Of a round of calibration and of calling each program some times, in an order that is drawn anew for each turn."""
 ENOUGH_REPEATS = 0.98
 """No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
-COLLECTIVE_BYTES = tuple(2**power for power in (10, 15, 18, 20, 22, 23))
+COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""

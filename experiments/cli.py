@@ -150,20 +150,23 @@ def calibrate(
             progress=lambda done, total: shown.update(task, completed=done, total=total),
         )
     write(out, model.to_json())
-    console().print(table(fitted(model), "fits, and their errors"))
+    console().print(table(fitted(model), "curves, and their errors"))
     typer.echo(f"The profile of {model.topology.name} is in {out}; use it with CostModel.read({str(out)!r})")
 
 
 def fitted(model: CostModel) -> pd.DataFrame:
-    """A line for each curve of a profile: what of, for a few sizes, and how far off it is where it was fitted."""
+    """A line for each curve of a profile: what of, for a few sizes, and how far off it is.
+
+    Of products that is the fit's error where it was fitted, of collectives what a size's neighbours say of it.
+    """
     collectives = [
         {
-            "what": f"{fit.kind} over {fit.group_size}",
-            "small_us": 1e6 * float(fit.seconds(0.0)),
-            "GB_per_s": 1e-9 * 2**27 / float(fit.seconds(2.0**27)),
-            "error_percent": 100 * fit.relative_error,
+            "what": f"{curve.kind} over {curve.group_size}",
+            "small_us": 1e6 * float(curve.seconds(0.0)),
+            "GB_per_s": 1e-9 * 2**27 / float(curve.seconds(2.0**27)),
+            "error_percent": 100 * curve.relative_error,
         }
-        for fit in model.topology.measured
+        for curve in model.topology.measured
     ]
     device = model.topology.device
     products = [

@@ -138,18 +138,13 @@ def test_the_clock_agrees_where_a_collective_is_most_of_the_work(gathering: list
 
 def planted(model: CostModel, kind: str, factor: float) -> CostModel:
     """The model with one kind of collective at so many times its price."""
-    fits = tuple(
-        replace(
-            fit,
-            start_seconds=factor * fit.start_seconds,
-            seconds_per_byte=factor * fit.seconds_per_byte,
-            overflow_seconds_per_byte=factor * fit.overflow_seconds_per_byte,
-        )
-        if fit.kind == kind
-        else fit
-        for fit in model.topology.measured
+    measured = tuple(
+        replace(curve, timed_seconds=tuple(factor * seconds for seconds in curve.timed_seconds))
+        if curve.kind == kind
+        else curve
+        for curve in model.topology.measured
     )
-    return replace(model, topology=replace(model.topology, measured=fits))
+    return replace(model, topology=replace(model.topology, measured=measured))
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])

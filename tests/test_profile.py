@@ -1,4 +1,4 @@
-"""Fits of timed collectives, and profiles on their way through JSON."""
+"""Curves of timed collectives, and profiles on their way through JSON."""
 
 import json
 from collections.abc import Sequence
@@ -7,33 +7,59 @@ import numpy as np
 import pytest
 
 from costmodel import CostModel, ProfileError, preset, preset_names
-from costmodel.fit import CollectiveFit, Sample, fit_collectives, fitted_seconds
+from costmodel.curves import CollectiveCurve, Sample, between_group_sizes, collective_curves
 
 
-def test_a_fit_recovers_the_formula_of_its_samples() -> None:
-    truth = CollectiveFit("all-reduce", 4, 1e-4, 1e-10, 2.0**20, 3e-10, 0.0)
-    sizes = 2.0 ** np.arange(12, 28, 2)
-    (fit,) = fit_collectives(Sample("all-reduce", 4, size, float(truth.seconds(size))) for size in sizes)
-    np.testing.assert_allclose(fit.seconds(sizes), truth.seconds(sizes), rtol=1e-6)
-    assert fit.relative_error < 1e-6
+def curve(kind: str, group_size: int, *points: tuple[float, float]) -> CollectiveCurve:
+    """Through byte counts and the microseconds that they took."""
+    (made,) = collective_curves(Sample(kind, group_size, nbytes, 1e-6 * taken) for nbytes, taken in points)
+    return made
+
+
+STEEPER = curve("all-gather", 8, (2**10, 100.0), (2**20, 200.0), (2**22, 1000.0))
+
+
+def test_a_curve_goes_through_what_was_timed_and_on_as_at_its_end() -> None:
+    sizes = [1.0, 2**10, (2**10 + 2**20) / 2, 2**20, 2**22, 2**22 + 2**20]
+    micros = [100, 100, 150, 200, 1000, 1000 + 800 / 3]
+    np.testing.assert_allclose(STEEPER.seconds(sizes), 1e-6 * np.array(micros))
+    assert STEEPER.start_seconds == pytest.approx(1e-4)
+
+
+def test_the_error_of_a_curve_is_what_its_neighbours_say_of_each_size() -> None:
+    assert curve("all-gather", 8, (1, 10.0), (2, 20.0), (4, 40.0), (8, 80.0)).relative_error == pytest.approx(0.0)
+    assert curve("all-gather", 8, (1, 10.0), (2, 25.0), (3, 30.0)).relative_error == pytest.approx(0.2)
+
+
+def test_more_bytes_take_no_less_whatever_the_noise_says() -> None:
+    assert curve("all-gather", 2, (1, 30.0), (2, 20.0), (4, 40.0)).seconds(2) == pytest.approx(3e-5)
 
 
 def test_group_sizes_between_the_measured_are_interpolated() -> None:
-    fits = [CollectiveFit("all-reduce", size, seconds, 0.0, 0.0, 0.0, 0.0) for size, seconds in ((2, 1.0), (8, 3.0))]
-    assert [float(fitted_seconds(fits, size, 1.0)) for size in (2, 4, 8, 16)] == [1.0, 2.0, 3.0, 3.0]
+    curves = [curve("all-reduce", size, *((b, micros) for b in (1, 2, 4))) for size, micros in ((2, 1.0), (8, 3.0))]
+    micros = [1e6 * float(between_group_sizes(curves, size, 1.0)) for size in (2, 4, 8, 16)]
+    assert micros == pytest.approx([1.0, 2.0, 3.0, 3.0])
 
 
-def test_of_what_comes_once_a_call_as_much_is_cold_as_of_all_that_a_call_moves() -> None:
-    fit = CollectiveFit("all-gather", 8, 1e-4, 1e-10, 2.0**20, 3e-10, 0.0)
-    within = fit.start_seconds + fit.seconds_per_byte * 2**18
-    for call_bytes, cold in ((0.0, 0.0), (2.0**20, 0.0), (2.0**21, 0.5), (2.0**22, 0.75)):
-        assert fit.seconds(2.0**18, call_bytes) == pytest.approx(within + cold * 2**18 * fit.overflow_seconds_per_byte)
-    assert fit.seconds(2.0**22, 2.0**21) == fit.seconds(2.0**22), "it overflows the caches alone"
+def test_of_what_comes_once_a_call_each_byte_takes_as_long_as_those_of_all_that_a_call_moves() -> None:
+    for call_bytes in (2.0**20, 2.0**22, 2.0**24):
+        beyond_start = float(STEEPER.seconds(call_bytes)) - STEEPER.start_seconds
+        expected = STEEPER.start_seconds + 2**18 / call_bytes * beyond_start
+        assert float(STEEPER.seconds(2.0**18, call_bytes)) == pytest.approx(expected)
+    assert STEEPER.seconds(2.0**22, 2.0**21) == STEEPER.seconds(2.0**22), "it overflows the caches alone"
 
 
-def test_a_fit_wants_three_sizes() -> None:
+def test_other_hosts_start_later_and_have_more_cores_and_caches() -> None:
+    other = STEEPER.scaled(start=3.0, speed=2.0)
+    assert other.start_seconds == pytest.approx(3e-4)
+    for nbytes in (2.0**18, 2.0**21, 2.0**24):
+        assert float(other.seconds(2 * nbytes)) == pytest.approx(float(STEEPER.seconds(nbytes)) + 2e-4)
+
+
+@pytest.mark.parametrize("sizes", [(8.0, 16.0), (8.0, 16.0, 16.0)])
+def test_a_curve_wants_three_sizes(sizes: Sequence[float]) -> None:
     with pytest.raises(ValueError, match="all-gather over groups of 2: three different byte counts"):
-        fit_collectives([Sample("all-gather", 2, 8.0, 1.0), Sample("all-gather", 2, 16.0, 1.0)])
+        collective_curves([Sample("all-gather", 2, size, 1.0) for size in sizes])
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -62,7 +88,7 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (["overlap"], {"all-gather": 1.5}, "overlap.all-gather is 1.5; a number from 0 to 1 belongs there"),
         (["overlap"], 0.5, "overlap is 0.5; an object belongs there"),
         (["topology"], None, "mine.json: topology is missing"),
-        (["format"], 99, "mine.json: format 99, but this version reads 12"),
+        (["format"], 99, "mine.json: format 99, but this version reads 13"),
         (
             ["topology", "device", "memory_bytes"],
             "much",
@@ -82,6 +108,10 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (["topology", "dims", 0, "link", "wrap"], 1, r"link.wrap is 1; true or false belongs there"),
         (["topology", "measured"], {}, "topology.measured is {}; a list belongs there"),
         (["topology", "measured", 2, "group_size"], 1, r"topology.measured\[2\].group_size is 1"),
+        (["topology", "measured", 2, "total_bytes", 1], -1, r"topology.measured\[2\].total_bytes\[1\] is -1; a number"),
+        (["topology", "measured", 2, "total_bytes", 1], 1, r"topology.measured\[2\].total_bytes is .*; ascending"),
+        (["topology", "measured", 2, "timed_seconds"], [1], r"measured\[2\].timed_seconds is \[1\]; ascending"),
+        (["topology", "measured", 2, "timed_seconds"], [1, 2], r"measured\[2\] has 3 total_bytes and 2 timed_seconds"),
         (["topology", "backend"], 3, "topology.backend is 3; a text belongs there"),
     ],
 )
