@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,12 +21,17 @@ LEAST_SIZES = 3
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed collective: every device took part, in groups of `group_size`, all groups at once."""
+    """One timed collective: every device took part, in groups of `group_size`, all groups at once.
+
+    Attributes:
+        parting_seconds: of its seconds, what devices of different groups then waited for each other.
+    """
 
     kind: str
     group_size: int
     total_bytes: float
     seconds: float
+    parting_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class CollectiveCurve:
 
     Attributes:
         total_bytes: ascending; two at least.
-        seconds: what so many bytes took, none less than fewer bytes.
+        timed_seconds: what so many bytes took where the same devices meet again, none less than fewer bytes.
+        parting_seconds: what devices of different groups wait for each other when they meet; see `costmodel.waits`.
         relative_error: by how much what was timed is off the line between its neighbours, root mean square: sizes
             between are closer to theirs.
     """
@@ -44,6 +50,7 @@ class CollectiveCurve:
     group_size: int
     total_bytes: tuple[float, ...]
     timed_seconds: tuple[float, ...]
+    parting_seconds: float
     relative_error: float
 
     @property
@@ -76,6 +83,7 @@ class CollectiveCurve:
             self,
             total_bytes=tuple(nbytes * speed for nbytes in self.total_bytes),
             timed_seconds=tuple(seconds + later for seconds in self.timed_seconds),
+            parting_seconds=self.parting_seconds * start,
         )
 
 
@@ -91,25 +99,26 @@ def collective_curves(samples: Iterable[Sample]) -> tuple[CollectiveCurve, ...]:
 
 
 def between_group_sizes(
-    curves: Sequence[CollectiveCurve], group_size: int, total_bytes: ArrayLike, call_bytes: float = 0.0
+    curves: Sequence[CollectiveCurve], group_size: int, seconds: Callable[[CollectiveCurve], ArrayLike]
 ) -> np.ndarray:
-    """Seconds for any group size, by the curves of one kind: linear in log2 of the size."""
+    """Seconds for any group size, by what those of the curves of one kind say: linear in log2 of the size."""
     ordered = sorted(curves, key=lambda curve: curve.group_size)
     low = next((curve for curve in reversed(ordered) if curve.group_size <= group_size), ordered[0])
     high = next((curve for curve in ordered if curve.group_size >= group_size), ordered[-1])
     if low.group_size == high.group_size:
-        return low.seconds(total_bytes, call_bytes)
+        return np.asarray(seconds(low))
     weight = math.log2(group_size / low.group_size) / math.log2(high.group_size / low.group_size)
-    return (1 - weight) * low.seconds(total_bytes, call_bytes) + weight * high.seconds(total_bytes, call_bytes)
+    return (1 - weight) * np.asarray(seconds(low)) + weight * np.asarray(seconds(high))
 
 
 def _curve(kind: str, group_size: int, samples: Sequence[Sample]) -> CollectiveCurve:
     sizes = np.array([sample.total_bytes for sample in samples])
-    timed = np.array([sample.seconds for sample in samples])
+    timed = np.array([sample.seconds - sample.parting_seconds for sample in samples])
+    (parting,) = {sample.parting_seconds for sample in samples}
     if len(set(sizes)) < max(LEAST_SIZES, len(sizes)):
         raise ValueError(f"{kind} over groups of {group_size}: three different byte counts are needed, got {sizes}")
     weights = (sizes[1:-1] - sizes[:-2]) / (sizes[2:] - sizes[:-2])
     between = (1 - weights) * timed[:-2] + weights * timed[2:]
     error = float(np.sqrt(np.mean((between / timed[1:-1] - 1) ** 2)))
     ascending = np.maximum.accumulate(timed)
-    return CollectiveCurve(kind, group_size, tuple(map(float, sizes)), tuple(map(float, ascending)), error)
+    return CollectiveCurve(kind, group_size, tuple(map(float, sizes)), tuple(map(float, ascending)), parting, error)

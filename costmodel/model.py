@@ -44,8 +44,14 @@ class Group:
         curves = [curve for curve in self.measured if curve.kind == kind]
         if curves and self.size > 1:
             total = np.asarray(nbytes, dtype=float) * self.busy_devices
-            return between_group_sizes(curves, self.size, total, call_bytes)
+            return between_group_sizes(curves, self.size, lambda curve: curve.seconds(total, call_bytes))
         return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
+
+    def parting_seconds(self, kind: str) -> float:
+        curves = [curve for curve in self.measured if curve.kind == kind]
+        if not curves or self.size == 1:
+            return 0.0
+        return float(between_group_sizes(curves, self.size, lambda curve: curve.parting_seconds))
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,10 @@ class MeshCost:
         """
         group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
         return waiting_seconds(self.skew_seconds, group_size, waiting, self.device_count, computed)
+
+    def parting_seconds(self, kind: str, axes: Collection[str]) -> float:
+        """Seconds that devices of different groups wait for each other when they meet after one such collective."""
+        return self.groups[frozenset(axes)].parting_seconds(kind)
 
     @property
     def device_count(self) -> int:

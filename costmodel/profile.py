@@ -225,5 +225,6 @@ def _curve(record: _Record) -> CollectiveCurve:
         group_size=int(record.number("group_size", 2)),
         total_bytes=sizes,
         timed_seconds=seconds,
+        parting_seconds=record.number("parting_seconds"),
         relative_error=record.number("relative_error"),
     )

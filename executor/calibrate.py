@@ -116,6 +116,14 @@ class Calibration:
             for group_size in (1, *group_sizes(len(self._devices)))
             if first.platform == "cpu" and len(self._devices) > 1
         }
+        self._partings = {
+            (group_size, many): probes.collective_probe(
+                "all-gather", group_size, probes.PARTED_BYTES, len(self._devices), many
+            )
+            for group_size in group_sizes(len(self._devices))[:-1]
+            for many in probes.IN_A_ROW
+            if first.platform == "cpu"
+        }
         self._calls = probes.call_probes(sizes)
         self._timed: list[Timed] = []
         self._goes: list[int] = []
@@ -127,7 +135,8 @@ class Calibration:
 
     @property
     def _probes(self) -> list[Probe]:
-        kinds = (self._arrays, self._elements, self._products, self._collectives, self._waits, self._calls)
+        apart = (self._arrays, self._elements, self._products, self._collectives)
+        kinds = (*apart, self._waits, self._partings, self._calls)
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -156,8 +165,10 @@ class Calibration:
 
             return go
 
-        before = range(len(self) - len(self._waits) - len(self._calls))
-        names = [*before, *(f"after {products} products" for products, _ in self._waits), *self._calls]
+        waits = [f"after {products} products" for products, _ in self._waits]
+        partings = [f"groups of {group_size}" for group_size, _ in self._partings]
+        before = range(len(self) - len(waits) - len(partings) - len(self._calls))
+        names = [*before, *waits, *partings, *self._calls]
         groups = [list(numbers) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
         goes = [min(self._goes[number] for number in numbers) for numbers in groups]
         return [timer(group) for go in range(MOST_GOES) for group, most in zip(groups, goes, strict=True) if go < most]
@@ -177,16 +188,12 @@ class Calibration:
         beside = launch if self._sizes.kernel_apart else 0.0
         products = {name: next(seconds) - beside for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
-        waits = {name: np.array(next(rounds)) for name in self._waits}
+        waits, partings = ({name: np.array(next(rounds)) for name in each} for each in (self._waits, self._partings))
         memory = _memory_curve(
             {2 * nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
         )
         memory_rate = memory[-1].nbytes / memory[-1].seconds
         curves, transposed = _matmul_curves(products, memory_rate, self._devices[0].platform == "cpu")
-        measured = collective_curves(
-            Sample(kind, group_size, nbytes * len(self._devices), taken)
-            for (kind, group_size, nbytes), taken in collectives.items()
-        )
         bare = Device(
             kind=self._devices[0].device_kind,
             flops_per_second={dtype: curve.flops_per_second for dtype, curve in curves.items()},
@@ -196,6 +203,16 @@ class Calibration:
             launch_seconds=launch,
             matmul={dtype: curve.shape for dtype, curve in curves.items()},
             transposed_matmul={dtype: curve.shape for dtype, curve in transposed.items()},
+        )
+        measured = collective_curves(
+            Sample(
+                kind,
+                group_size,
+                nbytes * len(self._devices),
+                _beside_slice(bare, self._collectives[kind, group_size, nbytes], taken),
+                _parting(kind, group_size, partings),
+            )
+            for (kind, group_size, nbytes), taken in collectives.items()
         )
         each = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=each)
@@ -279,6 +296,13 @@ def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
     return max(0.0, taken - float(device.memory_seconds(probe.moved_bytes))) / probe.elements
 
 
+def _beside_slice(device: Device, probe: LoopProbe, taken: float) -> float:
+    """Seconds of a collective beside what brings its result back, as a program pays for what reads it."""
+    if not probe.moved_bytes:
+        return taken
+    return max(0.5 * taken, taken - device.launch_seconds - float(device.memory_seconds(probe.moved_bytes)))
+
+
 def _matmul_curves(
     products: Products, memory_rate: float, on_cpu: bool
 ) -> tuple[dict[str, MatmulFit], dict[str, MatmulFit]]:
@@ -312,6 +336,15 @@ def _skew(rounds: Mapping[tuple[int, int], np.ndarray], curves: Sequence[Collect
         together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
         timed[size] = np.maximum(alone, 2 * FREE_SECONDS), together - alone - start
     return fit_skew(timed, max(timed, default=1))
+
+
+def _parting(kind: str, group_size: int, rounds: Mapping[tuple[int, int], np.ndarray]) -> float:
+    """What groups that have come apart wait for each other, by the seconds of each round."""
+    once, often = probes.IN_A_ROW
+    if (group_size, once) not in rounds or kind in ("all-to-all", "collective-permute"):
+        return 0.0
+    saved = float(np.median(rounds[group_size, once] - rounds[group_size, often]))
+    return max(0.0, saved / (1 / once - 1 / often))
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

@@ -23,6 +23,9 @@ Arrays = tuple[jax.Array, ...]
 
 WAITED_AFTER = (2, 4, 16, 48)
 """How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
+IN_A_ROW = (1, 4)
+"""How many small all-gathers of the same groups there are before those of others."""
+PARTED_BYTES = 2**14
 TRANSPOSED = "gradient of weights"
 PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
 """Of a layer in training; in the last the left operand is transposed."""
@@ -45,7 +48,7 @@ class LoopProbe:
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
     devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
     is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
-    moves so many bytes.
+    moves so many bytes; of a collective those are what brings its result back to the shape of its operand.
     """
 
     step: Callable[..., Arrays]
@@ -162,7 +165,7 @@ def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
     }
 
 
-def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int) -> LoopProbe:
+def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int, in_a_row: int = 1) -> LoopProbe:
     """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
 
     Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
@@ -173,6 +176,7 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int)
     Args:
         nbytes: of the larger side, per device; rounded to what can be split.
         device_count: of all groups together.
+        in_a_row: how many collectives of the same groups there are before those of others, but for all-to-alls.
     """
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
@@ -182,11 +186,12 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int)
     far = np.arange(device_count).reshape(group_size, -1).T
 
     def step(x: jax.Array) -> Arrays:
-        for groups in (near, far):
+        for groups in [near] * in_a_row + [far] * in_a_row:
             x = _communicated(kind, x, groups)
         return (x,)
 
-    return LoopProbe(step, (operand,), group_size=device_count, repetitions=2)
+    moved = 8.0 * size if kind in ("all-gather", "reduce-scatter") else 0.0
+    return LoopProbe(step, (operand,), group_size=device_count, repetitions=2 * in_a_row, moved_bytes=moved)
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from costmodel.model import MeshCost
 from planner.assignment import Assignment
@@ -81,20 +83,36 @@ def _idle_seconds(round_seconds: float, program: Program, over_time: Timeline) -
     return idle
 
 
-_Since = Mapping[str, float]
-"""For each mesh axis the seconds that each device has computed since those along it last waited for each other."""
+class _Since(NamedTuple):
+    """How far apart the devices along a mesh axis may be, for they have not waited for each other since.
+
+    Attributes:
+        computed: seconds that each device has computed.
+        parted: seconds², the variance of when collectives over other axes have let go of them.
+    """
+
+    computed: float = 0.0
+    parted: float = 0.0
+
+    def add(self, computed: float, parted: float, times: float = 1.0) -> _Since:
+        return _Since(self.computed + times * computed, self.parted + times * parted)
 
 
 def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
     axes = tuple(cost.axis_sizes)
-    waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, 0.0))
-    return waited + cost.waiting_seconds(axes, axes, max(since.values()))
+    waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, _Since()))
+    return waited + _wait(cost, axes, axes, max(since.values()))
+
+
+def _wait(cost: MeshCost, group: Collection[str], held_up: Collection[str], since: _Since) -> float:
+    """Of what is independent, variances add."""
+    return math.hypot(cost.waiting_seconds(group, held_up, since.computed), math.sqrt(since.parted))
 
 
 def _waits(
-    cost: MeshCost, program: Program, over_time: Timeline, times: float, since: _Since
-) -> tuple[float, _Since, frozenset[str]]:
+    cost: MeshCost, program: Program, over_time: Timeline, times: float, since: Mapping[str, _Since]
+) -> tuple[float, Mapping[str, _Since], frozenset[str]]:
     """Of a program that runs so many times: the seconds waited in one, what was computed since at its end, and the axes
     along which devices waited for each other."""
     waited, met = 0.0, frozenset[str]()
@@ -102,15 +120,18 @@ def _waits(
     # Where an op stands for those of several layers that communicate, they wait in each layer for what that computed.
     communicating = {collective.count for one in order for collective in one.collectives}
     for one in order:
-        for collective in one.collectives[:1]:  # those joined with it, or of the same op, follow at once
+        for collective in one.collectives:
             group = _meeting(collective, since)
             # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
             last_met = max(since[axis] for axis in group)
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
-            waited += collective.count / times * cost.waiting_seconds(group, held_up, last_met)
-            since, met = {**since, **dict.fromkeys(held_up, 0.0)}, met | held_up
+            waited += collective.count / times * _wait(cost, group, held_up, last_met)
+            parted = cost.parting_seconds(collective.kind, collective.axes) ** 2
+            since = {axis: _Since() if axis in held_up else each for axis, each in since.items()}
+            since |= {axis: each.add(0.0, parted) for axis, each in since.items() if axis not in group}
+            met |= held_up
         computed = over_time.seconds(one) * (1.0 if one.count in communicating else one.count / times)
-        since = {axis: seconds + computed for axis, seconds in since.items()}
+        since = {axis: each.add(computed, 0.0) for axis, each in since.items()}
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
             if not runs:
@@ -120,8 +141,10 @@ def _waits(
             rounds, inside = runs / times, met_first | met_again
             waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
             since = {
-                axis: at_end[axis] if axis in inside else seconds + rounds * (after[axis] - seconds)
-                for axis, seconds in since.items()
+                axis: at_end[axis]
+                if axis in inside
+                else each.add(after[axis].computed - each.computed, after[axis].parted - each.parted, rounds)
+                for axis, each in since.items()
             }
             met |= inside
     return waited, since, met

@@ -81,6 +81,22 @@ def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, ne
     assert found == [("all-to-all", axes, 2**12) for axes in (near, near, far, far)]
 
 
+def test_the_same_groups_meet_in_a_row_before_others() -> None:
+    mesh = {"x": 2, "y": 2, "z": 2}
+    probe = probes.collective_probe("all-gather", 2, 2**12, len(jax.devices()), in_a_row=3)
+    split = NamedSharding(jax.make_mesh((1, 8), ("groups", "group")), PartitionSpec("group"))
+    on_each = jax.shard_map(probe.step, mesh=split.mesh, in_specs=split.spec, out_specs=(split.spec,), check_vma=False)
+    x = jax.ShapeDtypeStruct((8 * math.prod(probe.shapes[0]),), "float32", sharding=split)
+    text = jax.jit(on_each).lower(x).compile().as_text()
+    assert ["".join(one.axes) for one in collectives(text, mesh)] == ["z"] * 3 + ["x"] * 3
+    assert probe.repetitions == 6
+
+
+def test_too_few_sizes_are_told_before_anything_is_timed() -> None:
+    with pytest.raises(ValueError, match="collective_bytes has fewer than 3 sizes: "):
+        calibrate(jax.devices()[:2], collective_bytes=(2**10, 2**20))
+
+
 def test_an_axis_may_have_any_size_that_divides_the_devices() -> None:
     assert group_sizes(12) == [2, 3, 4, 6, 12]
     assert group_sizes(1) == []

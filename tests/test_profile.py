@@ -35,9 +35,16 @@ def test_more_bytes_take_no_less_whatever_the_noise_says() -> None:
     assert curve("all-gather", 2, (1, 30.0), (2, 20.0), (4, 40.0)).seconds(2) == pytest.approx(3e-5)
 
 
+def test_what_groups_wait_when_they_part_is_not_in_their_curve() -> None:
+    samples = [Sample("all-gather", 2, nbytes, 1e-5 * nbytes, parting_seconds=4e-6) for nbytes in (1, 2, 4)]
+    (made,) = collective_curves(samples)
+    assert made.timed_seconds == pytest.approx((6e-6, 16e-6, 36e-6))
+    assert made.scaled(start=3.0, speed=1.0).parting_seconds == pytest.approx(12e-6)
+
+
 def test_group_sizes_between_the_measured_are_interpolated() -> None:
     curves = [curve("all-reduce", size, *((b, micros) for b in (1, 2, 4))) for size, micros in ((2, 1.0), (8, 3.0))]
-    micros = [1e6 * float(between_group_sizes(curves, size, 1.0)) for size in (2, 4, 8, 16)]
+    micros = [1e6 * float(between_group_sizes(curves, size, lambda each: each.seconds(1.0))) for size in (2, 4, 8, 16)]
     assert micros == pytest.approx([1.0, 2.0, 3.0, 3.0])
 
 

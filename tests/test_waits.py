@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,10 +98,18 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     assert waiting(each) > 0
 
 
-def waited_in(steps: Sequence[tuple[float, str]], kind: str = "all-reduce", **sizes: int) -> float:
+PARTING = {2: 3e-6, 4: 4e-6, 8: 0.0}
+"""By group size."""
+
+
+def waited_in(
+    steps: Sequence[tuple[float, str]], kind: str = "all-reduce", parting: Mapping[int, float] = {}, **sizes: int
+) -> float:
     """What is waited in a call, on 2 x 4 unless told otherwise, with what is computed before each collective."""
     sizes = sizes or {"x": 2, "y": 4}
-    cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(tuple(sizes), tuple(sizes.values()))
+    topology = replace(preset("cpu:8"), skew_seconds=SKEW)
+    curves = (replace(each, parting_seconds=parting.get(each.group_size, 0.0)) for each in topology.measured)
+    cost = CostModel(replace(topology, measured=tuple(curves))).on(tuple(sizes), tuple(sizes.values()))
     instructions = []
     for seconds, axes in steps:
         instructions.append(Instruction("tanh", LIBRARY, (), (), "", 1.0, seconds=seconds))
@@ -142,6 +150,34 @@ def test_coupled_groups_wait_as_was_measured(sequence: str) -> None:
         return (many - few) / 400 / sum(seconds > 0 for seconds, _ in turns)
 
     assert for_each(sequence.split()) / for_each(["xyz"]) == pytest.approx(MEASURED[sequence], abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "micros"),
+    [
+        ("y y y xy", 4 * 3**0.5),  # the two fours drift apart, and wait when they meet
+        ("xy y xy", 4),
+        ("y x", 4 + 3),  # and at the end of the call all do
+        ("x y x xy", 3 + 4 + 3),
+        ("xy x x xy xy", 3 * 2**0.5),
+        ("xy xy", 0),
+    ],
+)
+def test_groups_that_have_come_apart_wait_when_they_meet(sequence: str, micros: float) -> None:
+    assert waited_in([(0.0, axes) for axes in sequence.split()], parting=PARTING) == pytest.approx(1e-6 * micros)
+
+
+def test_groups_within_those_of_the_last_collective_have_not_come_apart() -> None:
+    sizes = {"x": 2, "y": 2, "z": 2}
+    steps = [(0.0, axes) for axes in ("yz", "z", "yz", "xyz")]
+    fours, pairs = 4e-6, 3e-6
+    within, at_last = pairs, (2 * fours**2 + pairs**2) ** 0.5
+    assert waited_in(steps, parting=PARTING, **sizes) == pytest.approx(within + at_last)
+
+
+def test_what_computing_and_what_collectives_take_apart_adds_by_its_variance() -> None:
+    together = waited_in([(0.0, "y"), (1e-3, "xy")], parting={4: 1e-4})
+    assert together == pytest.approx((waiting(1e-3) ** 2 + 1e-4**2) ** 0.5)
 
 
 def test_all_devices_meet_for_a_permutation() -> None:
