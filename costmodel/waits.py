@@ -5,6 +5,10 @@ unevenly, one is done while the other has some left, and all wait for those. Une
 with the root of the time, and the more devices there are, the later comes the last of them. But while the devices of
 one group wait, those of the others have the cores, unless they are held up too, for they have waited for some of the
 group: only the share in all devices of those that are held up is lost.
+
+Collectives over fewer than all devices let go of one group sooner than of another, too. The groups may be apart for
+long, since each goes on alone; they wait, some microseconds, when devices of several meet in the next collective. That is
+measured (`costmodel.curves.CollectiveCurve.parting_seconds`), and adds by its variance.
 """
 
 from __future__ import annotations
