@@ -41,17 +41,18 @@ class Group:
     busy_devices: int
 
     def seconds(self, kind: str, nbytes: ArrayLike, call_bytes: float) -> np.ndarray:
-        curves = [curve for curve in self.measured if curve.kind == kind]
-        if curves and self.size > 1:
+        if curves := self._curves(kind):
             total = np.asarray(nbytes, dtype=float) * self.busy_devices
             return between_group_sizes(curves, self.size, lambda curve: curve.seconds(total, call_bytes))
         return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
     def parting_seconds(self, kind: str) -> float:
-        curves = [curve for curve in self.measured if curve.kind == kind]
-        if not curves or self.size == 1:
-            return 0.0
-        return float(between_group_sizes(curves, self.size, lambda curve: curve.parting_seconds))
+        curves = self._curves(kind)
+        return float(between_group_sizes(curves, self.size, lambda curve: curve.parting_seconds)) if curves else 0.0
+
+    def _curves(self, kind: str) -> list[CollectiveCurve]:
+        """Of the kind; none where one device has nobody to meet."""
+        return [curve for curve in self.measured if curve.kind == kind and self.size > 1]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ one group wait, those of the others have the cores, unless they are held up too,
 group: only the share in all devices of those that are held up is lost.
 
 Collectives over fewer than all devices let go of one group sooner than of another, too. The groups may be apart for
-long, since each goes on alone; they wait, some microseconds, when devices of several meet in the next collective. That is
-measured (`costmodel.curves.CollectiveCurve.parting_seconds`), and adds by its variance.
+long, since each goes on alone; they wait, some microseconds, when devices of several meet in the next collective. That
+is measured (`costmodel.curves.CollectiveCurve.parting_seconds`), and adds by its variance.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from costmodel.model import MeshCost
@@ -120,7 +121,8 @@ def _waits(
     # Where an op stands for those of several layers that communicate, they wait in each layer for what that computed.
     communicating = {collective.count for one in order for collective in one.collectives}
     for one in order:
-        for collective in one.collectives:
+        for _, joined in groupby(one.collectives, key=lambda each: (each.kind, each.axes)):
+            collective = next(joined)  # those joined with it are one with it, or follow at once
             group = _meeting(collective, since)
             # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
             last_met = max(since[axis] for axis in group)

@@ -225,7 +225,8 @@ def test_what_is_in_a_loop_counts_each_time_round(name: str) -> None:
     assert {one.count for one in collectives} == {1, rounds}
     for one in collectives:
         made, argument = one_call(one, assignments[0])
-        assert one.seconds / one.count in (pytest.approx(made), pytest.approx(argument))
+        either = (pytest.approx(made), pytest.approx(argument))
+        assert one.seconds / one.count in (either if one.count == 1 else either[:1])
 
 
 def one_call(collective: Collective, assignment: Assignment) -> tuple[float, float]:

@@ -167,6 +167,17 @@ def test_groups_that_have_come_apart_wait_when_they_meet(sequence: str, micros: 
     assert waited_in([(0.0, axes) for axes in sequence.split()], parting=PARTING) == pytest.approx(1e-6 * micros)
 
 
+def test_collectives_that_are_joined_come_apart_once() -> None:
+    cost = CostModel(replace(preset("cpu:8"), skew_seconds=0.0)).on(("x", "y"), (2, 4))
+    group = cost.groups[frozenset("y")]
+    curves = tuple(replace(curve, parting_seconds=4e-6) for curve in group.measured)
+    cost = replace(cost, groups={**cost.groups, frozenset("y"): replace(group, measured=curves)})
+    reduced = (Collective("all-reduce", 4.0, ("y",), 1.0, 0.0, ""),) * 9
+    joined = Instruction("all-reduce", LIBRARY, (), (), "", 1.0, collectives=reduced)
+    program = Program((), (joined,), ())
+    assert waited_seconds(cost, program, Timeline(orders={program: program.instructions})) == pytest.approx(4e-6)
+
+
 def test_groups_within_those_of_the_last_collective_have_not_come_apart() -> None:
     sizes = {"x": 2, "y": 2, "z": 2}
     steps = [(0.0, axes) for axes in ("yz", "z", "yz", "xyz")]
