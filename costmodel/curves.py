@@ -58,20 +58,9 @@ class CollectiveCurve:
         """Of the fewest bytes that were timed, and of fewer."""
         return self.timed_seconds[0]
 
-    def seconds(self, total_bytes: ArrayLike, call_bytes: float = 0.0) -> np.ndarray:
-        """Along the curve, and beyond its end as steeply as there.
-
-        Where a call moves more than these bytes, each of them takes as long as each of all that it moves: as large a
-        part of them has left the caches.
-
-        Args:
-            call_bytes: of one call, what all devices read and write before these bytes come again.
-        """
+    def seconds(self, total_bytes: ArrayLike) -> np.ndarray:
+        """Along the curve, and beyond its end as steeply as there."""
         total = np.asarray(total_bytes, dtype=float)
-        among = np.maximum(np.maximum(total, call_bytes), 1.0)
-        return self.start_seconds + total / among * (self._along(among) - self.start_seconds)
-
-    def _along(self, total: np.ndarray) -> np.ndarray:
         steepness = (self.timed_seconds[-1] - self.timed_seconds[-2]) / (self.total_bytes[-1] - self.total_bytes[-2])
         beyond = np.maximum(0.0, total - self.total_bytes[-1])
         return np.interp(total, self.total_bytes, self.timed_seconds) + steepness * beyond

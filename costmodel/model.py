@@ -40,10 +40,10 @@ class Group:
     measured: tuple[CollectiveCurve, ...]
     busy_devices: int
 
-    def seconds(self, kind: str, nbytes: ArrayLike, call_bytes: float) -> np.ndarray:
+    def seconds(self, kind: str, nbytes: ArrayLike) -> np.ndarray:
         if curves := self._curves(kind):
             total = np.asarray(nbytes, dtype=float) * self.busy_devices
-            return between_group_sizes(curves, self.size, lambda curve: curve.seconds(total, call_bytes))
+            return between_group_sizes(curves, self.size, lambda curve: curve.seconds(total))
         return np.minimum.reduce([collective_seconds(kind, levels, nbytes) for levels in self.levels[kind]])
 
     def parting_seconds(self, kind: str) -> float:
@@ -104,7 +104,7 @@ class MeshCost:
         if unknown := [axis for axis in axes if axis not in self.axis_sizes]:
             raise ValueError(f"unknown mesh axis {unknown[0]!r}; the mesh has {', '.join(self.axis_sizes)}")
         check_kind(kind)
-        return self.groups[frozenset(axes)].seconds(kind, nbytes, self.call_bytes)
+        return self.groups[frozenset(axes)].seconds(kind, nbytes)
 
     def exposed_seconds(self, kind: str, axes: Sequence[str], nbytes: ArrayLike) -> np.ndarray:
         """What a collective adds to a step: its seconds, less the share that hides behind computation.

@@ -31,7 +31,8 @@ class Timeline:
         orders: the instructions of each program, all-reduces joined, in the order in which they run.
         kernels: the same by kernels, each of which writes what its last makes; cheap ones are in several.
         copied: arguments that are copied before all else, lest a result in their memory come before readers.
-        parts: of what an instruction makes, the part that is computed, where less than all of it is needed.
+        parts: how much of what an instruction makes is computed, if not all of it once: less where less is needed, more
+            where several kernels compute it.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
             all, and how much later than one the next is made.
@@ -49,7 +50,11 @@ class Timeline:
 
     def seconds(self, one: Instruction) -> float:
         """That an instruction takes on the device itself, each time that it runs."""
-        return self.parts.get(one, 1.0) * one.seconds
+        return min(1.0, self.parts.get(one, 1.0)) * one.seconds
+
+    def again_seconds(self, one: Instruction) -> float:
+        """That it takes in the kernels after the first that compute it, each time that it runs."""
+        return max(0.0, self.parts.get(one, 1.0) - 1.0) * one.again_seconds
 
     def alike(self, what: Value | Array, alive: Allocation) -> int:
         """How many arrays of layers that were left out are alive together with one of the layer that stands for them.
@@ -308,7 +313,7 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
 def _parts(
     kernels: Iterable[Kernel], instructions: Sequence[Instruction], operands: Sequence[Sequence[int]]
 ) -> dict[Instruction, float]:
-    """Of what is computed in loops that read a slice of it, how much: nobody computes the rest."""
+    """How much is computed by all kernels together: of what is read in slices, nobody computes the rest."""
     total: dict[int, float] = {}
     for kernel in kernels:
         parts = dict.fromkeys(kernel.members, 0.0) | {kernel.root: 1.0}
@@ -320,7 +325,7 @@ def _parts(
             for number in operands[index]:
                 if number in parts:
                     parts[number] += part
-    return {instructions[index]: part for index, part in total.items() if part < 1.0}
+    return {instructions[index]: part for index, part in total.items() if part != 1.0}
 
 
 def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Array, bool]) -> Array | None:

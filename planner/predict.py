@@ -27,8 +27,8 @@ class Prediction:
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
         overhead_seconds: what calling the program takes, whatever it computes, what devices wait for each other, where
-            they share cores, and for their host in loops, and what comes from memory again; see
-            `costmodel.calls.CallCost`, `costmodel.waits`, `costmodel.Device` and `planner.reuse`.
+            they share cores, and for their host in loops, what comes from memory again, and what several kernels
+            compute; see `costmodel.calls.CallCost`, `costmodel.waits`, `costmodel.Device` and `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -67,6 +67,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost.device, program, over_time, temporary)
+    overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead += _idle_seconds(cost.device.round_seconds, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)

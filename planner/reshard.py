@@ -32,8 +32,8 @@ class Step:
         axes: the mesh axes that the collective runs over; empty for a slice.
         layout: the layout after it.
         shards: into how many parts the side of which a device holds more is split; for a slice, the result.
-        strided: whether an all-gather interleaves what it gathers, which takes copies on some backends: of rows, or of
-            elements where it is along the innermost dimension.
+        strided: whether what arrives is interleaved, which takes copies on some backends: rows, or elements where it is
+            along the innermost dimension.
         columns: into how many parts the innermost dimension is split afterwards.
     """
 
@@ -109,8 +109,9 @@ class _Walk:
             del self.visited[before + 1 :], self.steps[before:]
         else:
             strided: Literal["rows", "elements"] | None = None
-            if kind == "all-gather" and layout[0] == self.layout[0]:
-                strided = "rows" if layout[-1] == self.layout[-1] else "elements"
+            gathered = [dim for dim, axes in enumerate(self.layout) if len(axes) > len(layout[dim])]
+            if kind in ("all-gather", "all-to-all") and gathered != [0]:
+                strided = "elements" if len(layout) - 1 in gathered else "rows"
             shards, columns = (shard_count(each, self.sizes) for each in (axes_of(layout), layout[-1]))
             self.visited.append(layout)
             self.steps.append(Step(kind, tuple(axes), layout, shards, strided, columns))
@@ -254,24 +255,34 @@ class Resharder:
     def seconds_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
     ) -> np.ndarray:
-        """Seconds of steps that differ in nothing but `shards` and `columns`.
-
-        XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent is
-        copied, so that this one comes first, and what arrives is copied back.
-        """
+        """Seconds of steps that differ in nothing but `shards` and `columns`."""
         nbytes = math.prod(shape) * itemsize / np.asarray(shards, dtype=float)
         if step.kind == "slice":
             return self._slice_seconds(nbytes)
-        seconds = np.asarray(self.cost.exposed_seconds(step.kind, step.axes, nbytes))
-        if step.strided is None or not self.transposes:
-            return seconds
+        sent, arrived = self._copies_alike(step, shape, itemsize, shards, columns)
+        return self.cost.exposed_seconds(step.kind, step.axes, nbytes) + sent + arrived
+
+    def copies_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> tuple[float, float]:
+        """Of a step's seconds, those of copies of what is sent, and of what arrives."""
+        sent, arrived = self._copies_alike(step, shape, itemsize, step.shards, step.columns)
+        return float(sent), float(arrived)
+
+    def _copies_alike(
+        self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """XLA's CPU collectives gather along the dimension that is outermost in memory: for another one, what is sent
+        is copied, so that this one comes first, and what arrives is copied back. All-to-alls are timed with theirs.
+        """
+        nbytes = math.prod(shape) * itemsize / np.asarray(shards, dtype=float)
+        if step.kind != "all-gather" or step.strided is None or not self.transposes:
+            return np.zeros_like(nbytes), np.zeros_like(nbytes)
         group = shard_count(step.axes, self.cost.axis_sizes)
         there = back = np.full_like(nbytes, itemsize)
         if step.strided == "elements":
             there = shape[-1] * itemsize / (np.asarray(columns) * group)
             back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
-        copied = self.cost.rearrange_seconds(nbytes / group, itemsize, there)
-        return seconds + copied + self.cost.rearrange_seconds(nbytes, itemsize, back)
+        sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there)
+        return sent, self.cost.rearrange_seconds(nbytes, itemsize, back)
 
     def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""

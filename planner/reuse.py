@@ -9,7 +9,8 @@ one behind the other, and their memory is cold too when the call touches it for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -37,19 +38,44 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
         if root.name in UNTOUCHED:
             after |= {array: after[before] for array in root.results for before in read if before in after}
             continue
+        since: dict[Array, float] = {}
         for array, nbytes in read.items():
-            if array in after:
-                again.append((root.count, nbytes, touched - after[array]))
-                after[array] = touched + nbytes
+            since[array] = touched - after[array] if array in after else math.inf
             touched += nbytes
+            if array in after:
+                after[array] = touched
+        again += ((root.count, read[one], since[one]) for one in _priced_warm(root, since) if one in after)
         touched += _touched_inside(root, over_time)
         for array in root.results:
             touched += _part(root, array)
             after[array] = touched
     again.append((1.0, temporary_bytes, touched))
+    inside = (each for one in program.walk() for body in one.bodies for each in body.instructions)
+    again += ((each.count, _of_a_round(each), touched) for each in inside)
     times, nbytes, distances = np.array(again).T
     copied = sum(float(device.memory_seconds(2 * argument.nbytes)) for argument in over_time.copied)
     return float(times @ device.refetch_seconds(nbytes, distances)) + copied
+
+
+def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Array]:
+    """The arrays that a kernel's price has come from the caches.
+
+    A product was timed with one operand that is a different one each time (`executor.probes.product_probe`): that is
+    the one that was touched longest ago. Collectives take as long wherever their bytes are: what decides is how devices
+    meet, and that those of one are read by the cores of others.
+    """
+    if root.collectives:
+        return ()
+    if root.name == "dot_general":
+        return sorted(since, key=since.__getitem__)[:-1]
+    return since
+
+
+def _of_a_round(one: Instruction) -> float:
+    """Bytes that an instruction takes out of what a loop goes over, or adds to what it stacks, for one round alone."""
+    if one.op is None and one.name in ("dynamic_slice", "dynamic_update_slice"):
+        return one.results[0].nbytes or one.operands[0].nbytes
+    return 0.0
 
 
 def _touched_inside(one: Instruction, over_time: Timeline) -> float:
@@ -70,7 +96,7 @@ def _read(kernel: Sequence[Instruction], over_time: Timeline) -> dict[Array, flo
     made = {array for one in kernel for array in one.results}
     found: dict[Array, float] = {}
     for one in kernel:
-        computed = over_time.parts.get(one, 1.0)
+        computed = min(1.0, over_time.parts.get(one, 1.0))
         for array in one.operands:
             if array not in made:
                 found[array] = max(found.get(array, 0.0), computed * _part(one, array))

@@ -23,7 +23,7 @@ INDEX_BYTES = 4
 
 def step_scratch_bytes(step: Step, nbytes: float, cost: MeshCost) -> float:
     """Of one step of resharding to an array of `nbytes`: a strided all-gather arrives transposed and is copied."""
-    return nbytes if step.strided and cost.backend == "cpu" else 0.0
+    return nbytes if step.kind == "all-gather" and step.strided and cost.backend == "cpu" else 0.0
 
 
 def op_scratch_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float:

@@ -324,29 +324,28 @@ class _Writer:
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
         resharder = self.priced.resharders.of(value)
-        total = resharder.seconds(move, value.shape, value.itemsize)
         made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
         if move.kind == "slice":
-            seconds = 0.0 if value in self.decisions.constant else total  # made where it is needed
+            constant = value in self.decisions.constant  # made where it is needed
+            seconds = 0.0 if constant else resharder.seconds(move, value.shape, value.itemsize)
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
-        communicating = float(resharder.cost.exposed_seconds(move.kind, move.axes, larger))
-        collective = Collective(move.kind, larger, move.axes, count, count * communicating, source)
-        local = total - communicating
+        collective = self.collective(move.kind, move.axes, larger, count, source)
         parted = move.kind == "all-to-all"
         if self.cost.backend != "cpu" or not (parted or move.strided):
-            self.append(
-                lines, move.kind, LIBRARY, (array,), (made,), source, count, seconds=local, collectives=(collective,)
-            )
+            self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, collectives=(collective,))
             return made
         pieces = shard_count(move.axes, self.sizes) if parted else 1  # one for each device
         sent = Array(array.shape, name, source, value, pieces=pieces)
         arrived = Array(made.shape, name, source, value, pieces=pieces)
-        self.append(lines, "copy", PARTED if parted else REARRANGED, (array,), (sent,), source, count)
-        self.append(
-            lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, seconds=local, collectives=(collective,)
-        )
-        self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count)
+        how = PARTED if parted else REARRANGED
+        there, back = resharder.copies_seconds(move, value.shape, value.itemsize)
+        # What interleaves is put together by each kernel that reads it, which finds out where each element is.
+        place_by_place = float(self.cost.rearrange_seconds(larger, value.itemsize, 2 * value.itemsize))
+        again = place_by_place if parted and move.strided else 0.0
+        self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there)
+        self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
+        self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again)
         return made
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from costmodel import CostModel, Device, Dim, Link, Topology, preset
 from costmodel.gemm import MatmulShape
@@ -126,3 +126,27 @@ def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> Non
     beside = computed_on_a_cpu(device, lambda x, y: (x + 1, y + 1), small, large)
     only_large = computed_on_a_cpu(device, lambda y: y + 1, large)
     assert beside - only_large > 1.1 * alone
+
+
+def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_reads_it() -> None:
+    """What arrives for the first is in its price; where whole blocks of rows arrive, nothing is interleaved."""
+    device = Device("d", {"float32": 1e15}, 1e9, 1e15, 0.0, element_seconds={"rearrange": 1e-9})
+    topology = Topology("four", device, (Dim("x", 4, Link("bus", 0.0, 1e9)),), "cpu")
+    mesh, model = AbstractMesh((4,), ("x",)), CostModel(topology)
+
+    def put_together(came: PartitionSpec, needed: PartitionSpec, *fns: Callable[[jax.Array], jax.Array]) -> float:
+        """By how many elements, of the 1,024 that a device has."""
+
+        def fn(x: jax.Array) -> list[jax.Array]:
+            x = lax.with_sharding_constraint(x, NamedSharding(mesh, needed))
+            return [each(x) for each in fns]
+
+        x = S((64, 64), "float32")
+        prediction = plan(fn, (x,), mesh, cost_model=model, in_specs=(came,), out_specs=needed).prediction
+        assert [one.kind for one in prediction.collectives] == ["all-to-all"]
+        return prediction.overhead_seconds / 1024e-9
+
+    rows, columns = P("x", None), P(None, "x")
+    assert put_together(columns, rows, jnp.sin) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, jnp.sin, jnp.cos) == pytest.approx(1, abs=1e-3)
+    assert put_together(rows, columns, jnp.sin, jnp.cos) == pytest.approx(0, abs=1e-3)

@@ -48,14 +48,6 @@ def test_group_sizes_between_the_measured_are_interpolated() -> None:
     assert micros == pytest.approx([1.0, 2.0, 3.0, 3.0])
 
 
-def test_of_what_comes_once_a_call_each_byte_takes_as_long_as_those_of_all_that_a_call_moves() -> None:
-    for call_bytes in (2.0**20, 2.0**22, 2.0**24):
-        beyond_start = float(STEEPER.seconds(call_bytes)) - STEEPER.start_seconds
-        expected = STEEPER.start_seconds + 2**18 / call_bytes * beyond_start
-        assert float(STEEPER.seconds(2.0**18, call_bytes)) == pytest.approx(expected)
-    assert STEEPER.seconds(2.0**22, 2.0**21) == STEEPER.seconds(2.0**22), "it overflows the caches alone"
-
-
 def test_other_hosts_start_later_and_have_more_cores_and_caches() -> None:
     other = STEEPER.scaled(start=3.0, speed=2.0)
     assert other.start_seconds == pytest.approx(3e-4)

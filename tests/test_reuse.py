@@ -18,7 +18,7 @@ from planner import plan
 from planner.buffers import Timeline
 from planner.fusion import LIBRARY, Traits
 from planner.graph import Value
-from planner.program import Array, Instruction, Program
+from planner.program import Array, Collective, Instruction, Program
 from planner.reuse import refetch_seconds
 
 WARM = tuple(MemorySample(2.0**power, 2.0**power * 1e-12) for power in (10, 26))
@@ -36,11 +36,9 @@ def array(nbytes: int) -> Array:
     return Array((nbytes // 4,), "", "", Value((nbytes // 4,), np.dtype("float32")))
 
 
-def op(
-    reads: Sequence[Array], *writes: Array, name: str = "sin", bodies: tuple[Program, ...] = (), count: float = 1.0
-) -> Instruction:
+def op(reads: Sequence[Array], *writes: Array, name: str = "sin", count: float = 1.0, **more: Any) -> Instruction:
     traits = Traits(updates=name == "dynamic_update_slice") if name != "scan" else LIBRARY
-    return Instruction(name, traits, tuple(reads), writes, "", count, bodies=bodies)
+    return Instruction(name, traits, tuple(reads), writes, "", count, **more)
 
 
 def seconds(*instructions: Instruction, temporary_bytes: float = 0.0, **over_time: Any) -> float:
@@ -85,6 +83,27 @@ def test_what_nobody_needs_of_an_array_is_not_read() -> None:
     assert seconds(op([], whole), half, parts={half: 0.5}) == pytest.approx(far(LARGE / 2, 0))
 
 
+def test_a_product_is_priced_with_one_operand_from_memory() -> None:
+    """The one that was touched longest ago; an argument is farther than all."""
+    a, b, argument = array(SMALL), array(LARGE), array(LARGE)
+    made = op([], a), op([], b)
+    assert seconds(*made, op([a, b], array(SMALL), name="dot_general")) == pytest.approx(far(LARGE, SMALL))
+    assert seconds(*made, op([b, a], array(SMALL), name="dot_general")) == pytest.approx(far(LARGE, 0))
+    assert seconds(*made, op([argument, a], array(SMALL), name="dot_general")) == pytest.approx(far(SMALL, 2 * LARGE))
+
+
+def test_a_collective_takes_as_long_wherever_its_operand_is() -> None:
+    a = array(SMALL)
+    gather = op([a], array(4 * SMALL), collectives=(Collective("all-gather", 4 * SMALL, ("x",), 1.0, 1e-6, ""),))
+    assert seconds(op([], a), op([], array(LARGE)), gather) == 0
+
+
+def test_what_several_kernels_compute_is_read_by_each_but_not_twice() -> None:
+    whole = array(LARGE)
+    reader = op([whole], array(LARGE))
+    assert seconds(op([], whole), reader, parts={reader: 3.0}) == pytest.approx(far(LARGE, 0))
+
+
 def test_memory_that_is_handed_on_is_not_touched() -> None:
     a, same, b = array(SMALL), array(SMALL), array(LARGE)
     assert seconds(op([], a), op([], b), op([a], name="return")) == 0
@@ -102,6 +121,15 @@ def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there()
     assert seconds(loop(100)) == 0
     assert seconds(op([], a), loop(100), op([a], array(SMALL))) == pytest.approx(far(SMALL, 300 * SMALL))
     assert seconds(op([], a), loop(0), op([a], array(SMALL))) == pytest.approx(far(SMALL, 0))
+
+
+def test_no_round_has_had_before_what_it_takes_out_of_an_array_of_all_rounds_or_puts_there() -> None:
+    part, more, stacked = array(SMALL), array(SMALL), array(8 * SMALL)
+    taken = op([stacked], part, name="dynamic_slice", count=8.0)
+    put = op([more], array(0), name="dynamic_update_slice", count=8.0)
+    loop = op([], name="scan", bodies=(Program((), (taken, op([part], more, count=8.0), put, op([], count=8.0)), ()),))
+    touched = 8 * 4 * SMALL + LARGE
+    assert seconds(loop, op([], array(LARGE))) == pytest.approx(8 * 2 * far(SMALL, touched), rel=0.1)
 
 
 def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
