@@ -69,7 +69,6 @@ class MeshCost:
             there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
         skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
-        call_bytes: what all devices together read and write in one call of the program that is priced.
     """
 
     axis_sizes: Mapping[str, int] = field(hash=False)
@@ -79,7 +78,6 @@ class MeshCost:
     overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
     skew_seconds: float
-    call_bytes: float = 0.0
 
     @property
     def shares_caches(self) -> bool:

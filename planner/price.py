@@ -57,7 +57,7 @@ class Resharders:
         warm = Resharder(cost)
         if not cost.shares_caches:
             return Resharders(frozenset(), warm, warm)
-        cold = Resharder(replace(cost, call_bytes=in_and_out_bytes(graph)))
+        cold = Resharder(cost, in_and_out_bytes(graph))
         return Resharders(frozenset(graph.body.inputs), cold, warm)
 
     def of(self, value: Value) -> Resharder:
@@ -65,7 +65,8 @@ class Resharders:
 
     def guided(self, guide: Resharders) -> Resharders:
         """These prices, by the ways of another."""
-        cold, warm = (Resharder(own.cost, its) for own, its in ((self.cold, guide.cold), (self.warm, guide.warm)))
+        pairs = (self.cold, guide.cold), (self.warm, guide.warm)
+        cold, warm = (Resharder(own.cost, own.call_bytes, its) for own, its in pairs)
         return replace(self, cold=cold, warm=warm)
 
 

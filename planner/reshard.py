@@ -218,12 +218,13 @@ def _strides(layout: Layout, sizes: Mapping[str, int]) -> dict[str, int]:
 class Resharder:
     """Prices changes of layout on one mesh, and picks the chain; remembers what it has computed."""
 
-    def __init__(self, cost: MeshCost, guide: Resharder | None = None):
+    def __init__(self, cost: MeshCost, call_bytes: float = 0.0, guide: Resharder | None = None):
         """
         Args:
+            call_bytes: of arrays that come once a call, what all devices together read and write in one.
             guide: picks the chains, by its own prices: that of a program which is there and is priced anew.
         """
-        self.cost = cost
+        self.cost, self.call_bytes = cost, call_bytes
         self._guide = guide
         self.mesh: Mesh = tuple(cost.axis_sizes.items())
         self.transposes = cost.backend == "cpu"
@@ -267,6 +268,17 @@ class Resharder:
         sent, arrived = self._copies_alike(step, shape, itemsize, step.shards, step.columns)
         return float(sent), float(arrived)
 
+    def again_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
+        """Of each kernel after the first that reads what a step brings.
+
+        Pieces of an all-to-all that interleave are put together by each reader, which finds out where every element is:
+        that takes what elements take which do not lie beside each other.
+        """
+        if step.kind != "all-to-all" or step.strided is None or not self.transposes:
+            return 0.0
+        nbytes = math.prod(shape) * itemsize / step.shards
+        return float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize))
+
     def _copies_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -287,8 +299,8 @@ class Resharder:
     def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""
         moved = 2 * nbytes
-        cold = moved if self.cost.call_bytes else 0.0
-        crowding = self.cost.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
+        cold = moved if self.call_bytes else 0.0
+        crowding = self.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
         return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=cold, crowding=crowding)
 
     def matrix(

@@ -340,9 +340,7 @@ class _Writer:
         arrived = Array(made.shape, name, source, value, pieces=pieces)
         how = PARTED if parted else REARRANGED
         there, back = resharder.copies_seconds(move, value.shape, value.itemsize)
-        # What interleaves is put together by each kernel that reads it, which finds out where each element is.
-        place_by_place = float(self.cost.rearrange_seconds(larger, value.itemsize, 2 * value.itemsize))
-        again = place_by_place if parted and move.strided else 0.0
+        again = resharder.again_seconds(move, value.shape, value.itemsize)
         self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there)
         self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
         self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again)

@@ -53,7 +53,7 @@ def test_slices_of_arguments_are_cold_and_of_what_was_just_made_are_not() -> Non
     cost = CostModel(Topology("two", device, (Dim("x", 2, Link("bus", 0.0, 1e9)),), "cpu")).on(("x",), (2,))
 
     def sliced(call_bytes: float) -> float:
-        resharder = Resharder(replace(cost, call_bytes=call_bytes))
+        resharder = Resharder(cost, call_bytes)
         (step,) = resharder.path((2**17,), 4, ((),), (("x",),))
         return resharder.seconds(step, (2**17,), 4)
 
