@@ -150,14 +150,16 @@ class MeshCost:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
         return roofline_seconds(self.device, flops, nbytes, dtype, elements, cold_bytes, crowding)
 
-    def rearrange_seconds(self, nbytes: ArrayLike, itemsize: int, stride_bytes: ArrayLike) -> np.ndarray:
+    def rearrange_seconds(
+        self, nbytes: ArrayLike, itemsize: int, stride_bytes: ArrayLike, in_tiles: bool = False
+    ) -> np.ndarray:
         """Seconds of copying so many bytes on one device with their elements in another order.
 
         Args:
-            stride_bytes: see `Device.rearranging_seconds`.
+            stride_bytes, in_tiles: see `Device.rearranging_seconds`.
         """
         moved = np.asarray(nbytes)
-        each = self.device.rearranging_seconds(stride_bytes, itemsize)
+        each = self.device.rearranging_seconds(stride_bytes, itemsize, in_tiles)
         return self.device.memory_seconds(2 * moved) + moved / itemsize * each
 
     def matmul_seconds(

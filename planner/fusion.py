@@ -107,6 +107,8 @@ MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_sl
 LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"}) - {"threefry2x32"}
 """Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
 
+TILED = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
+
 MOST_JOINED, LEAST_JOINED_ROW = 8, 128
 """A concatenation is a kernel of its own if it joins more arrays than that, or rows of at least so many elements."""
 
@@ -163,6 +165,17 @@ def _true_rank(shape: tuple[int, ...]) -> int:
 def one_window(op: Op) -> bool:
     """Whether a gather or scatter has a single index: XLA makes a dynamic slice, or an update of one, of it."""
     return math.prod(aval_of(op.operands[1]).shape[:-1]) == 1
+
+
+def in_tiles(op: Op) -> bool:
+    """Whether XLA's CPU compiler can have an op in a loop that it computes tile by tile.
+
+    That goes for what it computes element by element and for transpositions, but neither for slices and what is put
+    together nor for what is repeated, as a scalar is that an array is multiplied by. With one such op in the loop it
+    goes through its result element after element (openxla/xla: xla/backends/cpu/codegen/tiled/tiled_fusion_emitter.cc).
+    """
+    ranks = [len(aval_of(atom).shape) for atom in (*op.operands, *op.results)]
+    return op.name in TILED and (min(ranks) > 0 or max(ranks) == 0)
 
 
 def joined_apart(op: Op, row: int | None = None) -> bool:

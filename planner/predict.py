@@ -67,7 +67,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost.device, program, over_time, temporary)
-    overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
+    overhead += sum(one.count * over_time.beside_seconds(one) for one in instructions)
     overhead += _idle_seconds(cost.device.round_seconds, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)

@@ -80,6 +80,7 @@ class Instruction:
         count: how often it runs in one call of the program.
         seconds: on the device itself, each time that it runs.
         again_seconds: for each further kernel that computes it too.
+        untiled_seconds: beside `seconds`, where its kernel is not computed tile by tile; see `planner.fusion.in_tiles`.
         collectives: what it communicates, all times together.
         scratch_bytes: what it needs beside operands and results while it runs.
         shares: for each result, the position of the operand whose memory it takes over if that ends here, or None.
@@ -95,6 +96,7 @@ class Instruction:
     count: float
     seconds: float = 0.0
     again_seconds: float = 0.0
+    untiled_seconds: float = 0.0
     collectives: tuple[Collective, ...] = ()
     scratch_bytes: float = 0.0
     shares: tuple[int | None, ...] = ()

@@ -8,6 +8,7 @@ elsewhere (out of a loop, what is the same in all rounds), they are as it makes 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -159,10 +160,12 @@ class _Writer:
         fetched = list(fetched)
         shape = results[0].shape if results else ()
         row = shape[-1] if shape else None
-        for position in rearranged(op, row) if self.cost.backend == "cpu" else {}:
+        turned = rearranged(op, row) if self.cost.backend == "cpu" else {}
+        for position, dim in turned.items():
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
-                self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count)
+                more = self.untiled_seconds(array, dim) if work is not None and work.matmul is not None else 0.0
+                self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count, untiled_seconds=more)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
         steps = stages(op, shape) if self.cost.backend == "cpu" else []
@@ -267,6 +270,13 @@ class _Writer:
         program = self.closed(inputs, lines, outputs, op.source, count)
         carry = [inputs[position] for position in going_round] if body is op.bodies[-1] else []
         return replace(program, carried=tuple(zip(outputs, carry, strict=False)))
+
+    def untiled_seconds(self, array: Array, innermost: int) -> float:
+        """What copying an array with this dimension innermost takes longer than tile by tile."""
+        itemsize = array.value.itemsize
+        stride = math.prod(array.shape[innermost + 1 :]) * itemsize
+        whole, tiled = (self.cost.rearrange_seconds(array.nbytes, itemsize, stride, how) for how in (False, True))
+        return float(whole - tiled)
 
     def op_seconds(self, op: Op, work: Work) -> float:
         if work.fused_into is not None:

@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import REARRANGING, Eager, MemorySample
+from costmodel.topology import IN_TILES, REARRANGING, Eager, MemorySample
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -94,6 +94,8 @@ def test_elements_a_large_power_of_two_apart_are_slow_to_rearrange() -> None:
     strides = np.array([8, 24, 512, 1000, 1024, 3072, 2048, 6144, 4096, 12288, 65536])
     assert device.rearranging_seconds(strides, 8).tolist() == [1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 5]
     assert replace(device, element_seconds={}).rearranging_seconds(strides, 8).tolist() == [0] * 11
+    in_tiles = device.rearranging_seconds(strides, 8, in_tiles=True)
+    assert (in_tiles / device.rearranging_seconds(strides, 8)).tolist() == [1.0] + [IN_TILES] * 10
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

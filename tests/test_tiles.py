@@ -1,0 +1,59 @@
+"""Which operands of products are copied tile by tile: as XLA's CPU compiler emits their loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+from jax.sharding import AbstractMesh
+
+from costmodel import CostModel, preset
+from costmodel.topology import REARRANGING
+from planner import plan
+
+SHAPE = (8, 64, 1024)
+MESH = AbstractMesh((8,), ("x",))
+
+
+@pytest.mark.parametrize(
+    ("operand", "tiled"),
+    [
+        (lambda x, y: x, True),
+        (lambda x, y: x * y, True),
+        (lambda x, y: jnp.tanh(x.reshape(512, 1024)).reshape(SHAPE), True),
+        (lambda x, y: 2 * x, False),
+        (lambda x, y: x + y[0, 0], False),
+        (lambda x, y: jnp.concatenate([x[:4], y[:4]]), False),
+        (lambda x, y: x[:, ::2].repeat(2, 1), False),
+    ],
+    ids=["as it is", "product", "function", "scalar", "row", "joined", "repeated"],
+)
+def test_a_copy_is_made_in_tiles_where_nothing_in_its_loop_is_repeated_or_sliced(
+    operand: Callable[[Array, Array], Array], tiled: bool, tmp_path: Path
+) -> None:
+    """The compiler's modules bear the name of the emitter; a plan pays more for what has none, and only then."""
+
+    def fn(x: Array, y: Array, z: Array) -> Array:
+        return lax.dot_general(operand(x, y), z, (((0, 1), (0, 1)), ((), ())))
+
+    args = (*[jax.ShapeDtypeStruct(SHAPE, jnp.float32)] * 2, jax.ShapeDtypeStruct((*SHAPE[:2], 32), jnp.float32))
+    jax.jit(fn).lower(*args).compile({"xla_dump_to": str(tmp_path), "xla_cpu_use_fusion_emitters": True})
+    copies = [path.name for path in tmp_path.glob("*copy*no-opt.ll")]
+    assert ["__compute_module_" in name for name in copies] == [tiled]
+
+    topology = replace(preset("cpu:8"), skew_seconds=0.0)  # no waiting, which depends on what is computed
+    device = topology.device
+    others = {name: each for name, each in device.element_seconds.items() if name not in REARRANGING}
+    overheads = [
+        plan(fn, args, MESH, cost_model=CostModel(one)).alternatives["replicated"].prediction.overhead_seconds
+        for one in (topology, replace(topology, device=replace(device, element_seconds=others)))
+    ]
+    each = [float(device.rearranging_seconds(4 * SHAPE[-1], 4, in_tiles)) for in_tiles in (False, True)]
+    more = 0.0 if tiled else math.prod(SHAPE) * (each[0] - each[1])
+    assert overheads[0] - overheads[1] == pytest.approx(more, abs=1e-9)
