@@ -12,7 +12,7 @@ from functools import partial
 from costmodel.topology import Backend
 from planner.assignment import Assignment
 from planner.collapse import Shapes
-from planner.fusion import LIBRARY, Kernel, in_tiles
+from planner.fusion import LIBRARY, Kernel
 from planner.graph import Graph, Value
 from planner.join import joined
 from planner.memory import Allocation, Role, peak
@@ -33,7 +33,6 @@ class Timeline:
         copied: arguments that are copied before all else, lest a result in their memory come before readers.
         parts: how much of what an instruction makes is computed, if not all of it once: less where less is needed, more
             where several kernels compute it.
-        untiled: what its kernel writes element after element, not tile by tile.
         lines: the user's line that is reached at a time, ascending.
         paces: for values that stand for those of other layers too, and for each array of theirs, how many they are in
             all, and how much later than one the next is made.
@@ -46,7 +45,6 @@ class Timeline:
     kernels: dict[Program, list[tuple[Instruction, ...]]] = field(default_factory=dict)
     copied: list[Array] = field(default_factory=list)
     parts: dict[Instruction, float] = field(default_factory=dict)
-    untiled: set[Instruction] = field(default_factory=set)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
 
@@ -54,10 +52,9 @@ class Timeline:
         """That an instruction takes on the device itself, each time that it runs."""
         return min(1.0, self.parts.get(one, 1.0)) * one.seconds
 
-    def beside_seconds(self, one: Instruction) -> float:
-        """That it takes by the kernels that it is in: those after the first that compute it, and one without tiles."""
-        again = max(0.0, self.parts.get(one, 1.0) - 1.0) * one.again_seconds
-        return again + (one.untiled_seconds if one in self.untiled else 0.0)
+    def again_seconds(self, one: Instruction) -> float:
+        """That it takes in the kernels after the first that compute it, each time that it runs."""
+        return max(0.0, self.parts.get(one, 1.0) - 1.0) * one.again_seconds
 
     def alike(self, what: Value | Array, alive: Allocation) -> int:
         """How many arrays of layers that were left out are alive together with one of the layer that stands for them.
@@ -125,9 +122,6 @@ class _Clock:
         self.found.orders[program] = tuple(instructions[index] for index in members)
         self.found.kernels[program] = [tuple(instructions[i] for i in sorted(kernel.members)) for kernel in order]
         self.found.parts.update(_parts(order, instructions, operands))
-        tiled = [_in_tiles(one) for one in instructions]
-        untiled = (kernel.root for kernel in order if not all(tiled[index] for index in kernel.members))
-        self.found.untiled.update(instructions[index] for index in untiled)
         shapes = Shapes(instructions if self.cpu else ())
         reads = [
             {
@@ -314,13 +308,6 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
                 pace = statistics.median_low(gaps or [0])
                 yield array, (graph.cut.times, pace)
             yield part, (graph.cut.times, pace)
-
-
-def _in_tiles(one: Instruction) -> bool:
-    """As `planner.fusion.in_tiles`; of what changes layouts slices do not, nor what puts pieces together."""
-    if one.op is not None:
-        return in_tiles(one.op)
-    return one.name == "copy" and all(array.pieces == 1 for array in (*one.operands, *one.results))
 
 
 def _parts(

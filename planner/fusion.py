@@ -104,10 +104,11 @@ JOINS = frozenset({"concatenate", "roll"})
 
 MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
 
-LOOPS = frozenset({*map(str, ELEMENTWISE), *MOVES, *NAMES_ONLY, "broadcast_in_dim", "iota"}) - {"threefry2x32"}
-"""Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
-
 TILED = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
+"""Ops that a loop over tiles can hold, as far as they repeat no scalar; see `in_tiles`."""
+
+LOOPS = TILED | MOVES | {"broadcast_in_dim", "iota"}
+"""Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
 
 MOST_JOINED, LEAST_JOINED_ROW = 8, 128
 """A concatenation is a kernel of its own if it joins more arrays than that, or rows of at least so many elements."""

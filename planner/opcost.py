@@ -40,7 +40,8 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         for position, dim in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
             nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
-            seconds = seconds + cost.rearrange_seconds(nbytes, aval_of(operand).dtype.itemsize, stride, True)
+            itemsize = aval_of(operand).dtype.itemsize
+            seconds = seconds + cost.rearrange_seconds(nbytes, itemsize, stride, in_tiles=True)
         return seconds
     cold = _moved_by_a_device(member, work.cold_reads, work.cold_writes, counts)
     elements = _divided(work.elements, shards)
@@ -90,7 +91,8 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
         seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
         for position, dim in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
-                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, _stride(atom, dim), True))
+                stride = _stride(atom, dim)
+                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, stride, in_tiles=True))
         return seconds
     moved, cold = _bytes_moved(op, work), _cold_bytes(op, work)
     total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from costmodel.model import MeshCost
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
+from planner.fusion import in_tiles
 from planner.memory import Peak, peak
 from planner.price import Priced
-from planner.program import Collective, Program
+from planner.program import Collective, Instruction, Program
 from planner.reuse import refetch_seconds
 from planner.write import write
 
@@ -67,10 +68,28 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost.device, program, over_time, temporary)
-    overhead += sum(one.count * over_time.beside_seconds(one) for one in instructions)
+    overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
+    overhead += _untiled_seconds(over_time)
     overhead += _idle_seconds(cost.device.round_seconds, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
+
+
+def _untiled_seconds(over_time: Timeline) -> float:
+    """What kernels take longer that are not computed tile by tile."""
+    roots = ((kernel, kernel[-1]) for kernels in over_time.kernels.values() for kernel in kernels)
+    return sum(
+        root.count * root.untiled_seconds
+        for kernel, root in roots
+        if root.untiled_seconds and not all(map(_in_tiles, kernel))
+    )
+
+
+def _in_tiles(one: Instruction) -> bool:
+    """As `planner.fusion.in_tiles`; of what changes layouts slices are not, nor is what puts pieces together."""
+    if one.op is not None:
+        return in_tiles(one.op)
+    return one.name == "copy" and all(array.pieces == 1 for array in (*one.operands, *one.results))
 
 
 def _idle_seconds(round_seconds: float, program: Program, over_time: Timeline) -> float:

@@ -80,7 +80,8 @@ class Instruction:
         count: how often it runs in one call of the program.
         seconds: on the device itself, each time that it runs.
         again_seconds: for each further kernel that computes it too.
-        untiled_seconds: beside `seconds`, where its kernel is not computed tile by tile; see `planner.fusion.in_tiles`.
+        untiled_seconds: beside `seconds`, where the kernel that it ends is not computed tile by tile; see
+            `planner.fusion.in_tiles`.
         collectives: what it communicates, all times together.
         scratch_bytes: what it needs beside operands and results while it runs.
         shares: for each result, the position of the operand whose memory it takes over if that ends here, or None.
