@@ -42,8 +42,9 @@ COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""
-CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 0.3, 8, 1000
-"""Of a turn: a program is called for so many seconds, but this often at least and at most."""
+CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 1.0, 8, 1000
+"""Of a turn: a program is called for so many seconds, but this often at least and at most. Calls that wait for each
+other's threads vary by a third: fewer of them leave medians several per cent apart, as far as many layouts are."""
 ROW_SECONDS = 0.02
 """Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
 CASES = Cases(OUT / "bench-predict")
