@@ -127,7 +127,7 @@ class Calibration:
         self._calls = probes.call_probes(sizes)
         self._timed: list[Timed] = []
         self._goes: list[int] = []
-        self._samples: list[list[float]] = []
+        self._samples: list[list[float]] = [[] for _ in self._probes]
 
     def __len__(self) -> int:
         """How many probes there are."""
@@ -152,7 +152,6 @@ class Calibration:
             once()  # which tells how long a go takes; what is compared go by go is too far apart here to count
             self._goes.append(int(np.clip(ROUND_SECONDS / (time.perf_counter() - start), 1, MOST_GOES)))
             self._timed.append(once)
-            self._samples.append([])
 
     @property
     def timers(self) -> list[Callable[[], None]]:
@@ -177,6 +176,16 @@ class Calibration:
         """Times each compiled probe, short ones several times."""
         for timer in self.timers:
             timer()
+
+    @property
+    def samples(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds of each probe in each round so far."""
+        return tuple(map(tuple, self._samples))
+
+    def add(self, samples: Sequence[Sequence[float]]) -> None:
+        """Takes in rounds of the same probes in another process, as its `samples`."""
+        for all_rounds, rounds in zip(self._samples, samples, strict=True):
+            all_rounds += rounds
 
     def model(self) -> CostModel:
         """Fitted to the medians of all rounds."""

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from executor.race import Program, Runner, compile_programs, race
+from executor.race import Program, compile_programs, race
 from planner import Plan
 
 TRACED_CALLS = 3
@@ -58,7 +58,7 @@ def measure(plan: Plan, args: Sequence[Any], *, repeats: int = 20, trace_dir: st
 
 def record(program: Program, args: Sequence[Any], trace_dir: str | Path) -> None:
     """Records a few calls with `jax.profiler`, after one that warms up."""
-    runner = Runner(program, args)
+    runner = program.runner(args)
     runner.seconds()
     with jax.profiler.trace(str(trace_dir), create_perfetto_trace=True):
         for _ in range(TRACED_CALLS):

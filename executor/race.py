@@ -34,6 +34,11 @@ class Program:
     compiled: jax.stages.Compiled
     compile_seconds: float
 
+    def runner(self, args: Sequence[Any]) -> Runner:
+        """Of real arrays, laid out in any way; they are copied, so that donation takes nothing."""
+        placed = self.plan.place(*jax.tree.map(jnp.copy, tuple(args)))
+        return Runner(self.compiled, placed if len(args) != 1 else (placed,), self.plan.request.ties)
+
 
 def contenders(plan: Plan) -> Mapping[str, Plan]:
     """The plan and the hand-written layouts of the same problem, by name."""
@@ -94,7 +99,7 @@ def race(
     Returns:
         seconds of each call of each program; those far behind have fewer than the others.
     """
-    runners = [Runner(program, args) for program in programs]
+    runners = [program.runner(args) for program in programs]
     for runner in runners * WARMUP_CALLS:
         runner.seconds()
     samples: list[list[float]] = [[] for _ in runners]
@@ -124,27 +129,26 @@ def _in_the_running(samples: Sequence[Sequence[float]], far_behind: float) -> li
 
 
 class Runner:
-    """A program with its arguments on the devices; state that it returns goes round.
+    """A compiled program with its arguments on the devices; state that it returns goes round.
 
     Args:
-        args: real arrays, laid out in any way; they are copied, so that donation takes nothing.
+        args: laid out as the program takes them; those that it donates are used up.
+        ties: for each result, the argument that it is in the next call, or None.
     """
 
-    def __init__(self, program: Program, args: Sequence[Any]):
-        self._program = program
-        fresh = jax.tree.map(jnp.copy, tuple(args))
-        placed = program.plan.place(*fresh)
-        self._args = placed if len(args) != 1 else (placed,)
+    def __init__(self, compiled: jax.stages.Compiled, args: Sequence[Any], ties: Sequence[int | None]):
+        self._compiled = compiled
+        self._args = tuple(args)
+        self._ties = tuple(ties)
 
     def seconds(self) -> float:
         """Calls the program once, until its results are ready; how long that took."""
         begun = time.perf_counter()
-        results = jax.block_until_ready(self._program.compiled(*self._args))
+        results = jax.block_until_ready(self._compiled(*self._args))
         elapsed = time.perf_counter() - begun
-        plan = self._program.plan
-        leaves = jax.tree.leaves(self._args)
-        for result, argument in zip(jax.tree.leaves(results), plan.request.ties, strict=True):
+        leaves, tree = jax.tree.flatten(self._args)
+        for result, argument in zip(jax.tree.leaves(results), self._ties, strict=True):
             if argument is not None:
                 leaves[argument] = result
-        self._args = jax.tree.unflatten(plan.traced.in_tree, leaves)
+        self._args = jax.tree.unflatten(tree, leaves)
         return elapsed

@@ -1,14 +1,14 @@
 """`make bench-predict`: does a program take as long as the model says, and do programs rank as it ranks them?
 
-A case is one workload on one mesh: the probes that calibrate the devices, and calls of the plan, of the hand-written
-layouts and of random valid plans are timed in turns, all in one process, since a shared machine is twice as fast at one
-time as at another.
+A case is one workload on one mesh: the plan, the hand-written layouts and random valid plans are compiled, then called
+in several processes one after the other. In each, calls and the probes that calibrate the devices take turns, since a
+shared machine is twice as fast at one time as at another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +22,37 @@ from matplotlib.figure import Figure
 
 from costmodel import CostModel
 from executor.calibrate import Calibration
-from executor.race import WARMUP_CALLS, Runner, compile_programs, contenders
-from experiments.arguments import shape
+from executor.race import compile_programs, contenders
+from experiments.apart import ROW_SECONDS, packed, time_apart
+from experiments.arguments import device_mesh, shape
 from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
+from experiments.child import call_in_child
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
 from experiments.terminal import console, table
 from experiments.workloads import workload
 from planner import Plan
-from planner.mesh import AXIS_NAMES
+from planner.mesh import AXIS_NAMES, default_cost_model
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
-LEAST_TURNS, MOST_TURNS = 4, 16
-"""Of a round of calibration and of calling each program some times, in an order that is drawn anew for each turn."""
+LEAST_PROCESSES, MOST_PROCESSES = 4, 10
+"""That time a round of calibration and calls of each program, in an order that is drawn anew in each."""
 ENOUGH_REPEATS = 0.98
-"""No more turns where the first half of the calls ranks programs so much like the second, whatever was predicted."""
+"""No more processes where the first half of the calls ranks programs so like the second, whatever was predicted."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""
-CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 1.0, 8, 1000
-"""Of a turn: a program is called for so many seconds, but this often at least and at most. Calls that wait for each
-other's threads vary by a third: fewer of them leave medians several per cent apart, as far as many layouts are."""
-ROW_SECONDS = 0.02
-"""Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
 ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
-{RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case
-calibrates the devices and plans, then times probes and programs one among the other in {LEAST_TURNS} turns, a short
-program for some {ROW_SECONDS * 1e3:.0f} ms in a row, and where the clock does not rank programs alike twice in up to
-{MOST_TURNS}; predicted is by the profile of all turns' medians. The error is
+{RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each
+case plans by the preset and compiles. Then calls of the programs and probes that calibrate the devices take turns in
+{LEAST_PROCESSES} processes, a short program for some {ROW_SECONDS * 1e3:.0f} ms in a row, and where the clock does not
+rank programs alike twice in up to {MOST_PROCESSES}; predicted is by the profile of all rounds' medians. The error is
 |predicted − measured| / measured of the medians, off the median of predicted / measured − 1; the rank correlation is
 Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a
 rank correlation of 0.95. *Clock repeats* is the rank correlation of the first half of the calls with the second: no
@@ -68,58 +65,42 @@ prediction ranks programs more surely than the clock.
 def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     """For each program its names, predicted seconds and the seconds of its calls. Runs in a process of its own.
 
-    Profiles and plans are kept too, so that another model can be held against the same measurements: that of the first
-    round has chosen how the programs change layouts.
+    Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
+    chosen how the programs change layouts.
     """
     offer_devices(mesh)
-    keep_compiled(CASES.folder / "compiled")
-    calibration = Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
-    calibration.compile()
-    calibration.time_round()
-    first = calibration.model()
-    work, planned = planned_case(workload_name, mesh, first)
+    chosen_by = default_cost_model(device_mesh(shape(mesh)))
+    _, planned = planned_case(workload_name, mesh, chosen_by)
+    calibration = new_calibration()
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
-    args = work.make_args(jax.random.key(0))
+    executables = [packed(program) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
-    jobs = [*calibration.timers, *calls([Runner(program, args) for program in programs], samples)]
-    in_turns(jobs, lambda: clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS)
+    for process in range(MOST_PROCESSES):
+        if process >= LEAST_PROCESSES and clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS:
+            break
+        case = workload_name, mesh
+        probes, calls = call_in_child(time_apart, case, executables, process, new_calibration, timeout_seconds=math.inf)
+        calibration.add(probes)
+        for taken, seconds in zip(samples, calls, strict=True):
+            taken += seconds
     model = calibration.model()
     repriced = planned.repriced(model).choice
     timed = [
         {
             "names": list(program.names),
             "predicted_seconds": repriced.instead(program.plan.choice.assignment.picks).prediction.step_seconds,
-            "samples": list(taken),
+            "samples": taken,
             "plan": program.plan.to_json(),
         }
         for program, taken in zip(programs, samples, strict=True)
     ]
-    return {"programs": timed, "profile": model.to_json(), "planned_with": first.to_json()}
+    return {"programs": timed, "profile": model.to_json(), "planned_with": chosen_by.to_json()}
 
 
-def calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
-    """The calls of one turn, in rows, each adding its seconds to the program's samples; all are warmed up first."""
-
-    def call(runner: Runner, taken: list[float], times: int) -> None:
-        taken += [runner.seconds() for _ in range(times)]
-
-    found: list[Callable[[], None]] = []
-    for runner, taken in zip(runners, samples, strict=True):
-        seconds = min(runner.seconds() for _ in range(WARMUP_CALLS))
-        count = int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS))
-        row = int(np.clip(ROW_SECONDS / seconds, 1, count))
-        found += [partial(call, runner, taken, row)] * round(count / row)
-    return found
-
-
-def in_turns(jobs: Sequence[Callable[[], None]], enough: Callable[[], bool]) -> None:
-    """Does all jobs in each turn, until there were enough."""
-    order = np.random.default_rng(0)
-    for turn in range(1, MOST_TURNS + 1):
-        for index in order.permutation(len(jobs)):
-            jobs[index]()
-        if turn >= LEAST_TURNS and enough():
-            return
+def new_calibration() -> Calibration:
+    """Of this process's devices."""
+    keep_compiled(CASES.folder / "compiled")
+    return Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
 
 
 def report() -> None:

@@ -92,7 +92,7 @@ def measured(case: Case, model: CostModel, device: jax.Device) -> Mapping[str, A
     try:
         (program,) = compile_programs({"": chosen})
         args = jax.jit(chosen_workload(case).make_args)(jax.random.key(0))
-        samples = row_of_calls(Runner(program, args))
+        samples = row_of_calls(program.runner(args))
     except jax.errors.JaxRuntimeError as error:
         return {"failure": str(error).partition("\n")[0]}
     compiled_peak = held_against(chosen, program.compiled, 0).compiled_peak_bytes

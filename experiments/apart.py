@@ -1,0 +1,113 @@
+"""Times compiled programs in a process of their own, among the probes that calibrate the devices.
+
+What a program takes depends on the process that it runs in, on where its memory lies and its threads settle: of GPT's
+random layouts one took 7 % less than another in one process and 10 % more in the next, in each again and again. So
+programs are compiled once and timed in several processes, as they would be run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+from jax.sharding import NamedSharding, PartitionSpec
+
+from executor.race import WARMUP_CALLS, Program, Runner
+from experiments import arguments
+from experiments.cases import Case, offer_devices
+from experiments.workloads import workload
+
+CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 1.0, 8, 1000
+"""A program is called for so many seconds, but this often at least and at most. Calls that wait for each other's
+threads vary by a third: fewer of them leave medians several per cent apart, as far as many layouts are."""
+ROW_SECONDS = 0.02
+"""Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A compiled program that another process can load.
+
+    Attributes:
+        executable: as `jax.experimental.serialize_executable` makes it.
+        in_specs: of the arguments, a pytree of `PartitionSpec`.
+        ties: for each result, the argument that it is in the next call, or None.
+    """
+
+    executable: tuple[Any, ...]
+    in_specs: Any
+    ties: tuple[int | None, ...]
+
+
+def packed(program: Program) -> Packed:
+    """The program, to be sent to another process."""
+    plan = program.plan
+    return Packed(serialize(program.compiled), plan.in_specs, tuple(plan.request.ties))
+
+
+class Probes(Protocol):
+    """What is timed beside the programs, as `executor.calibrate.Calibration`."""
+
+    def compile(self) -> None: ...
+
+    @property
+    def timers(self) -> Sequence[Callable[[], None]]: ...
+
+    @property
+    def samples(self) -> Sequence[Sequence[float]]: ...
+
+
+def time_apart(
+    case: Case, programs: Sequence[Packed], seed: int, make: Callable[[], Probes]
+) -> tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]:
+    """One round of probes and calls of each program, in rows, in an order drawn from the seed.
+
+    Runs in a process of its own, without devices so far.
+
+    Args:
+        make: what is timed beside, for the devices at hand.
+
+    Returns:
+        seconds of what is timed beside, and of each program's calls.
+    """
+    name, mesh = case
+    offer_devices(mesh)
+    probes = make()
+    probes.compile()
+    args = workload(name).make_args(jax.random.key(0))
+    runners = [_loaded(program, args, mesh) for program in programs]
+    samples: list[list[float]] = [[] for _ in programs]
+    jobs = [*probes.timers, *_calls(runners, samples)]
+    for index in np.random.default_rng(seed).permutation(len(jobs)):
+        jobs[index]()
+    return probes.samples, samples
+
+
+def _loaded(program: Packed, args: Sequence[Any], mesh: str) -> Runner:
+    """With arguments of its own, so that donation takes nothing from others."""
+    devices = arguments.device_mesh(arguments.shape(mesh))
+    on_devices = partial(NamedSharding, devices)
+    shardings = jax.tree.map(on_devices, program.in_specs, is_leaf=lambda part: isinstance(part, PartitionSpec))
+    placed = jax.device_put(jax.tree.map(jnp.copy, tuple(args)), shardings)
+    return Runner(deserialize_and_load(*program.executable), placed, program.ties)
+
+
+def _calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
+    """The calls of a turn, in rows, each adding its seconds to the program's samples; all are warmed up first."""
+
+    def call(runner: Runner, taken: list[float], times: int) -> None:
+        taken += [runner.seconds() for _ in range(times)]
+
+    found: list[Callable[[], None]] = []
+    for runner, taken in zip(runners, samples, strict=True):
+        seconds = min(runner.seconds() for _ in range(WARMUP_CALLS))
+        count = int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS))
+        row = int(np.clip(ROW_SECONDS / seconds, 1, count))
+        found += [partial(call, runner, taken, row)] * round(count / row)
+    return found
