@@ -79,7 +79,9 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
         if process >= LEAST_PROCESSES and clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS:
             break
         case = workload_name, mesh
-        probes, calls = call_in_child(time_apart, case, executables, process, new_calibration, timeout_seconds=math.inf)
+        probes, calls = call_in_child(
+            time_apart, case, executables, process, calibration_apart, timeout_seconds=math.inf
+        )
         calibration.add(probes)
         for taken, seconds in zip(samples, calls, strict=True):
             taken += seconds
@@ -99,8 +101,17 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
 
 def new_calibration() -> Calibration:
     """Of this process's devices."""
-    keep_compiled(CASES.folder / "compiled")
     return Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
+
+
+def calibration_apart() -> Calibration:
+    """Of the devices of a process that times; the next one finds its probes compiled.
+
+    The programs' own process must not keep what it compiles: an executable that comes from there cannot be sent on, for
+    XLA's CPU client loses some of its functions the second time.
+    """
+    keep_compiled(CASES.folder / "compiled")
+    return new_calibration()
 
 
 def report() -> None:
