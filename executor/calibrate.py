@@ -1,7 +1,7 @@
 """Measures the devices at hand: products by shape, memory, classes of ops, launches, calls and every collective.
 
 All devices work at the same time throughout, as they do when a plan runs: CPU devices share their host's cores and
-memory. Probes take turns over several rounds and the median of each counts, as it does when plans are measured.
+memory. Probes take turns over several rounds; of each counts the mean without the extremes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from executor import probes
 from executor.freed_memory import fetched_from_bytes
 from executor.probe_sizes import ProbeSizes, probe_sizes
 from executor.probes import CallProbe, LoopProbe
-from executor.timers import Probe, Timed, compiled
+from executor.timers import Probe, Timed, compiled, typical_seconds
 
 COLLECTIVE_BYTES = tuple(2**power for power in range(10, 27, 2))
 ROUNDS = 5
@@ -56,7 +56,7 @@ def calibrate(
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
-        rounds: of timing each probe; the median counts.
+        rounds: of timing each probe; see `executor.timers.typical_seconds` for what counts.
         collective_bytes: sizes to time collectives at, per device, of the larger side; three at least.
         matrix_types: the types in which products of matrices are timed; others count at the rate of the nearest.
         progress: called with the probes timed so far and their total.
@@ -188,9 +188,9 @@ class Calibration:
             all_rounds += rounds
 
     def model(self) -> CostModel:
-        """Fitted to the medians of all rounds."""
+        """Fitted to what is typical of all rounds; see `executor.timers.typical_seconds`."""
         rounds = iter(self._samples)
-        seconds = (float(np.median(samples)) for samples in rounds)
+        seconds = map(typical_seconds, rounds)
         launch = next(seconds)
         arrays = [next(seconds) for _ in self._arrays]
         elements = {name: next(seconds) - launch for name in self._elements}

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike
+from scipy.stats import trim_mean
 
 from executor.probe_sizes import probe_sizes
 from executor.probes import Arrays, CallProbe, LoopProbe
@@ -27,6 +29,15 @@ CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 Probe = LoopProbe | CallProbe
 Timed = Callable[[], float]
 """Runs something once and returns the seconds that it took; of a loop, those of one repetition."""
+
+
+def typical_seconds(samples: ArrayLike) -> float:
+    """The mean without the fastest and the slowest tenth.
+
+    A shared host runs at two speeds, each for some tenth of a second (24 and 34 ms for the same call): the median of
+    short calls falls on one side or the other, long ones take the mean of both.
+    """
+    return float(trim_mean(samples, 0.1))
 
 
 def compiled(probe: Probe, devices: Sequence[jax.Device]) -> Callable[[], Timed]:

@@ -23,9 +23,9 @@ from experiments import arguments
 from experiments.cases import Case, offer_devices
 from experiments.workloads import workload
 
-CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 1.0, 8, 1000
-"""A program is called for so many seconds, but this often at least and at most. Calls that wait for each other's
-threads vary by a third: fewer of them leave medians several per cent apart, as far as many layouts are."""
+CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 2.0, 8, 1000
+"""A program is called for so many seconds, but this often at least and at most. A shared host changes its speed by a
+third several times a second: fewer calls leave their means several per cent apart, as far as many layouts are."""
 ROW_SECONDS = 0.02
 """Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
 

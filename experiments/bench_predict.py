@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from costmodel import CostModel
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders
+from executor.timers import typical_seconds
 from experiments.apart import ROW_SECONDS, packed, time_apart
 from experiments.arguments import device_mesh, shape
 from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
@@ -52,11 +53,11 @@ ABOUT = f"""## Predicted against measured step times
 {RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each
 case plans by the preset and compiles. Then calls of the programs and probes that calibrate the devices take turns in
 {LEAST_PROCESSES} processes, a short program for some {ROW_SECONDS * 1e3:.0f} ms in a row, and where the clock does not
-rank programs alike twice in up to {MOST_PROCESSES}; predicted is by the profile of all rounds' medians. The error is
-|predicted − measured| / measured of the medians, off the median of predicted / measured − 1; the rank correlation is
-Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a
-rank correlation of 0.95. *Clock repeats* is the rank correlation of the first half of the calls with the second: no
-prediction ranks programs more surely than the clock.
+rank programs alike twice in up to {MOST_PROCESSES}; predicted is by the profile of all rounds. What is measured counts
+as the mean without the fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of
+predicted / measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and
+35 % at the 90th percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of
+the first half of the calls with the second: no prediction ranks programs more surely than the clock.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
 """What stands above the tables in docs/results.md."""
@@ -165,11 +166,11 @@ def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measured_ms(samples: Sequence[float]) -> dict[str, float]:
-    """Medians of all calls, and of those of the first turns and of the last alone."""
+    """What is typical of all calls, and of those of the first processes and of the last alone."""
     all_calls = np.array(samples)
     first, second = np.array_split(all_calls, 2)
     parts = {"measured_ms": all_calls, "first_half_ms": first, "second_half_ms": second}
-    return {name: float(np.median(part)) * 1e3 for name, part in parts.items()}
+    return {name: typical_seconds(part) * 1e3 for name, part in parts.items()}
 
 
 def clock_repeats(programs: pd.DataFrame) -> float:
