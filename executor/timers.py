@@ -36,6 +36,9 @@ def typical_seconds(samples: ArrayLike) -> float:
 
     A shared host runs at two speeds, each for some tenth of a second (24 and 34 ms for the same call): the median of
     short calls falls on one side or the other, long ones take the mean of both.
+
+    >>> typical_seconds([24.0, 34.0] * 4 + [20.0, 500.0])
+    29.0
     """
     return float(trim_mean(samples, 0.1))
 

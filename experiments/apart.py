@@ -16,10 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
-from jax.sharding import NamedSharding, PartitionSpec
 
 from executor.race import WARMUP_CALLS, Program, Runner
-from experiments import arguments
 from experiments.cases import Case, offer_devices
 from experiments.workloads import workload
 
@@ -36,19 +34,16 @@ class Packed:
 
     Attributes:
         executable: as `jax.experimental.serialize_executable` makes it.
-        in_specs: of the arguments, a pytree of `PartitionSpec`.
         ties: for each result, the argument that it is in the next call, or None.
     """
 
     executable: tuple[Any, ...]
-    in_specs: Any
     ties: tuple[int | None, ...]
 
 
 def packed(program: Program) -> Packed:
     """The program, to be sent to another process."""
-    plan = program.plan
-    return Packed(serialize(program.compiled), plan.in_specs, tuple(plan.request.ties))
+    return Packed(serialize(program.compiled), tuple(program.plan.request.ties))
 
 
 class Probes(Protocol):
@@ -81,7 +76,7 @@ def time_apart(
     probes = make()
     probes.compile()
     args = workload(name).make_args(jax.random.key(0))
-    runners = [_loaded(program, args, mesh) for program in programs]
+    runners = [_loaded(program, args) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
     jobs = [*probes.timers, *_calls(runners, samples)]
     for index in np.random.default_rng(seed).permutation(len(jobs)):
@@ -89,13 +84,11 @@ def time_apart(
     return probes.samples, samples
 
 
-def _loaded(program: Packed, args: Sequence[Any], mesh: str) -> Runner:
+def _loaded(program: Packed, args: Sequence[Any]) -> Runner:
     """With arguments of its own, so that donation takes nothing from others."""
-    devices = arguments.device_mesh(arguments.shape(mesh))
-    on_devices = partial(NamedSharding, devices)
-    shardings = jax.tree.map(on_devices, program.in_specs, is_leaf=lambda part: isinstance(part, PartitionSpec))
-    placed = jax.device_put(jax.tree.map(jnp.copy, tuple(args)), shardings)
-    return Runner(deserialize_and_load(*program.executable), placed, program.ties)
+    compiled = deserialize_and_load(*program.executable)
+    shardings, _ = compiled.input_shardings
+    return Runner(compiled, jax.device_put(jax.tree.map(jnp.copy, tuple(args)), shardings), program.ties)
 
 
 def _calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:

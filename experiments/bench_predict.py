@@ -76,10 +76,10 @@ def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     executables = [packed(program) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
+    case = workload_name, mesh
     for process in range(MOST_PROCESSES):
         if process >= LEAST_PROCESSES and clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS:
             break
-        case = workload_name, mesh
         probes, calls = call_in_child(
             time_apart, case, executables, process, calibration_apart, timeout_seconds=math.inf
         )
