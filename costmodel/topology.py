@@ -84,7 +84,8 @@ class Device:
             listed goes by the nearest one that is, as its rate does.
         transposed_matmul: the same for products whose left operand is transposed, where they were measured apart.
         call: what calling a program takes beside running it.
-        round_seconds: what a round of a loop takes at least: on a GPU, its host starts each of them.
+        round_seconds: what a round of a loop around one kernel takes at least: on a GPU, its host starts it, and the
+            one that counts.
     """
 
     kind: str

@@ -138,13 +138,15 @@ def memory_probe(nbytes: int) -> LoopProbe:
 def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
     """Of the classes of elements that are as slow in a loop over one array as in a program."""
     rows, columns = sizes.elements
+    # Where elements are read at other places they cannot be written over: each round copies its result to its home.
+    elsewhere = 2.0 + 2.0 / sizes.repeated
 
     def turned(shape: tuple[int, ...]) -> LoopProbe:
         """Read with its first two dimensions the other way round: of two, elements a row apart become neighbours."""
-        return once(lambda x: (0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape), shape)
+        return once(lambda x: (0.5 * x.swapaxes(0, 1) + 0.5).reshape(shape), shape, elsewhere)
 
     def once(
-        step: Callable[[jax.Array], jax.Array], shape: tuple[int, ...] = sizes.elements, arrays: int = 2
+        step: Callable[[jax.Array], jax.Array], shape: tuple[int, ...] = sizes.elements, arrays: float = 2.0
     ) -> LoopProbe:
         """Of each element, `arrays` read and written."""
         size = math.prod(shape)
@@ -152,7 +154,7 @@ def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
 
     def twice(step: Callable[[jax.Array], jax.Array]) -> LoopProbe:
         """Of two for each element of the array."""
-        return replace(once(step), elements=2.0 * math.prod(sizes.elements))
+        return replace(once(step, arrays=elsewhere), elements=2.0 * math.prod(sizes.elements))
 
     def padded(x: jax.Array) -> jax.Array:
         return 0.5 + 0.5 * (jnp.pad(x[1:], ((0, 1), (0, 0))) + jnp.pad(x[:1], ((rows - 1, 0), (0, 0))))

@@ -1,12 +1,14 @@
 """`make bench-single`: on one device, does a step take as long, and as much memory, as the model says?
 
 The device is JAX's first, a GPU where there is one. It is calibrated, then each workload is compiled for it alone and
-timed, in both of its sizes. Predictions are made when the table is, by the profile that is kept beside the cases.
+timed, in both of its sizes. Predictions are made when the tables are, by the profile that is kept beside the cases of
+each kind of device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import jax
@@ -19,7 +21,7 @@ from costmodel import CostModel
 from executor import calibrate, keep_freed_memory
 from executor.audit import held_against
 from executor.race import WARMUP_CALLS, Runner, compile_programs
-from experiments.cases import Case, Cases, keep_compiled
+from experiments.cases import Case, Cases, by_conditions, keep_compiled
 from experiments.results import OUT, conditions, keep, markdown, revision, write_csv
 from experiments.terminal import bars, console, table
 from experiments.workloads import Size, Workload, names, workload
@@ -28,9 +30,8 @@ from planner.mesh import AnyMesh
 
 SIZES: Mapping[str, tuple[Size, ...]] = {"cpu": ("test",), "gpu": ("test", "full")}
 """Of workloads, by platform: CPUs of the size that tests are run on would take minutes for a step in earnest."""
-CASES = Cases(OUT / "bench-single")
-PROFILE = CASES.folder / "profile"
-"""What the latest calibration found, in JSON; no case's file."""
+FOLDER = OUT / "bench-single"
+"""With a folder for each kind of device, of its cases and its profile."""
 WITHOUT_DEVICE = AbstractMesh((1,), ("x",))
 LEAST_CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.3, 300
 ABOUT = """## One device
@@ -49,8 +50,9 @@ def main(
     """Holds predictions for one device against the clock and the compiler, and keeps the table in docs/results.md."""
     if not only_report:
         keep_freed_memory()
-        keep_compiled(CASES.folder / "compiled")
+        keep_compiled(FOLDER / "compiled")
         device = jax.devices()[0]
+        cases = Cases(FOLDER / "-".join(device.device_kind.split()))
         here = f"{conditions()}, on one {device.device_kind}"
         sizes = SIZES[device.platform] if only is None else (only,)
         wanted: list[Case] = [(name, size) for size in sizes for name in workload_names or names()]
@@ -63,12 +65,12 @@ def main(
                 shown.update(task, completed=done, total=total)
 
             model = calibrate([device], progress=progress)
-            PROFILE.parent.mkdir(parents=True, exist_ok=True)
-            PROFILE.write_text(model.to_json())
+            cases.folder.mkdir(parents=True, exist_ok=True)
+            profile_of(cases).write_text(model.to_json())
             shown.update(task, completed=0, total=len(wanted))
             for case in wanted:
                 shown.update(task, description=" ".join(case))
-                CASES.store(case, here, measured(case, model, device))
+                cases.store(case, here, measured(case, model, device))
                 shown.advance(task)
     report()
 
@@ -105,19 +107,33 @@ def row_of_calls(runner: Runner) -> list[float]:
     return [runner.seconds() for _ in range(int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS)))]
 
 
+def profile_of(cases: Cases) -> Path:
+    """What the latest calibration of the device found, in JSON; no case's file."""
+    return cases.folder / "profile"
+
+
 def report() -> None:
-    """Prints the table of all that was measured, and keeps it as CSV and in docs."""
-    model = CostModel.read(PROFILE)
-    records = [record for record in CASES.records() if "failure" not in record]
-    failed = [f"{' '.join(record['case'])}: {record['failure']}" for record in CASES.records() if "failure" in record]
-    frame = pd.DataFrame([row(record, model) for record in records])
-    write_csv(frame, OUT / "bench-single.csv")
+    """Prints the tables of all that was measured, and keeps them as CSV and in docs."""
+    devices = [Cases(path.parent) for path in sorted(FOLDER.glob("*/profile"))]
+    frame = pd.DataFrame([line for cases in devices for line in lines(cases)])
+    write_csv(frame, FOLDER.with_suffix(".csv"))
     parts = [ABOUT]
-    for here, part in frame.groupby("conditions"):
-        shown = part.drop(columns="conditions")
-        console().print(table(shown, f"one device: {here}"))
-        parts += [f"Measured {here}; predicted at revision {revision()}. {in_short(shown)}", markdown(shown)]
+    for here, part in by_conditions(frame):
+        console().print(table(part, f"one device: {here}"))
+        parts += [f"Measured {here}; predicted at revision {revision()}. {in_short(part)}", markdown(part)]
+    failed = [
+        f"{' '.join(record['case'])} on {cases.folder.name}: {record['failure']}"
+        for cases in devices
+        for record in cases.records()
+        if "failure" in record
+    ]
     keep("bench-single", "\n\n".join([*parts, *(f"Not run: {line}." for line in failed)]))
+
+
+def lines(cases: Cases) -> list[dict[str, Any]]:
+    """Of a device's cases, by its profile."""
+    model = CostModel.read(profile_of(cases))
+    return [row(record, model) for record in cases.records() if "failure" not in record]
 
 
 def row(record: Mapping[str, Any], model: CostModel) -> dict[str, Any]:

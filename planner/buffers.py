@@ -30,7 +30,8 @@ class Timeline:
         starts: when each instruction runs; those of one kernel at the same time.
         orders: the instructions of each program, all-reduces joined, in the order in which they run.
         kernels: the same by kernels, each of which writes what its last makes; cheap ones are in several.
-        copied: arguments that are copied before all else, lest a result in their memory come before readers.
+        copied: what is copied lest a result in its memory come before readers, and how often: arguments once, before
+            all else, and what loops go on from in each of their rounds.
         parts: how much of what an instruction makes is computed, if not all of it once: less where less is needed, more
             where several kernels compute it.
         lines: the user's line that is reached at a time, ascending.
@@ -43,7 +44,7 @@ class Timeline:
     starts: dict[Instruction, int] = field(default_factory=dict)
     orders: dict[Program, tuple[Instruction, ...]] = field(default_factory=dict)
     kernels: dict[Program, list[tuple[Instruction, ...]]] = field(default_factory=dict)
-    copied: list[Array] = field(default_factory=list)
+    copied: dict[Array, float] = field(default_factory=dict)
     parts: dict[Instruction, float] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
@@ -136,7 +137,9 @@ class _Clock:
         self.kernels[program] = [(instructions[kernel.root], read) for kernel, read in zip(order, reads, strict=True)]
         last = {array: place for place, arrays in enumerate(reads) for array in arrays}
         home = {result: carried for result, carried in program.carried if result is not None}
-        stays = home.keys() - self.copied(program, home) if self.cpu else set[Array]()
+        copied = self.copied(program, home, ordered=not self.cpu)
+        self.found.copied.update(dict.fromkeys(copied, instructions[-1].count))
+        stays = home.keys() - copied if self.cpu else set[Array]()
         for place, kernel in enumerate(order):
             goes_on = set() if self.cpu else {home.get(result) for result in instructions[kernel.root].results}
             free = {
@@ -209,7 +212,7 @@ class _Clock:
             needed = self.ends.get(argument, 0)
             self.found.arrays.pop(result, None)
             if result in copied and self.cpu:
-                self.found.copied.append(argument)
+                self.found.copied[argument] = 1.0
                 name = f"copy of {argument.name}"
                 self.found.arrays[result] = Allocation(argument.own_bytes, 1, needed, name, argument.source)
                 needed = 1
@@ -228,7 +231,7 @@ class _Clock:
                 self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=all_alike)
         return self.found
 
-    def copied(self, program: Program, homes: Mapping[Array, Array]) -> frozenset[Array]:
+    def copied(self, program: Program, homes: Mapping[Array, Array], ordered: bool = False) -> frozenset[Array]:
         """The results that take over the memory of an input which is copied before.
 
         XLA puts kernels in order later. If nothing but their order sees to it that all others have read the input when
@@ -237,6 +240,8 @@ class _Clock:
 
         Args:
             homes: for results, the inputs whose memory they are to take.
+            ordered: whether others have read the input by then whatever the flow of data says, as in a GPU's loops;
+                what is copied is then only what a kernel makes that reads the input elsewhere than it writes.
         """
         if not homes:
             return frozenset()
@@ -257,7 +262,7 @@ class _Clock:
                 root, reads = makers[result]
                 last = {at: reads[at]} if at in reads else {}
                 written_over = last and taken_over(root, root.results.index(result), result, last) is None
-                if written_over or readers[at] & ~before[result]:
+                if written_over or (not ordered and readers[at] & ~before[result]):
                     found.add(result)
         return frozenset(found)
 

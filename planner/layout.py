@@ -60,7 +60,7 @@ def to_spec(layout: Layout) -> PartitionSpec:
 
 
 def from_spec(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[str, int], what: str) -> Layout:
-    """The layout that a user's PartitionSpec asks for.
+    """The layout that a user's PartitionSpec asks for; mesh axes of one device split nothing and are left out.
 
     Args:
         spec: may be shorter than the array's rank; the missing dimensions are unsharded.
@@ -96,4 +96,4 @@ def from_spec(spec: PartitionSpec, shape: Sequence[int], sizes: Mapping[str, int
                 f"{what}: {spec} splits dimension {dim} of size {size} into {count} shards ({' x '.join(axes)}), "
                 f"which does not divide; pad the array or choose another PartitionSpec"
             )
-    return layout
+    return tuple(tuple(axis for axis in axes if sizes[axis] > 1) for axes in layout)

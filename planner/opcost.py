@@ -70,21 +70,6 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
     return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
-def fused_seconds(cost: MeshCost, op: Op, work: Work, shards: np.ndarray) -> np.ndarray:
-    """Seconds of an op that runs in another's loop, split into as many parts as that is or it is itself."""
-    moved, elements = _bytes_moved(op, work) / shards, _divided(work.elements, shards)
-    cold = _cold_bytes(op, work) / shards
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding)
-    return seconds + _turning_seconds(cost, op, _whole_stride(op, work)) / shards
-
-
-def fused_work(op: Op, work: Work) -> tuple[object, ...]:
-    """What the seconds of an op that runs in another's loop follow from, beside the parts that it is split into."""
-    stride = _whole_stride(op, work)
-    moved = _bytes_moved(op, work), _cold_bytes(op, work), work.crowding
-    return work.flops, moved, work.dtype, stride, *sorted(work.elements.items())
-
-
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:

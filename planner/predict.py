@@ -9,14 +9,20 @@ from itertools import groupby
 from typing import NamedTuple
 
 from costmodel.model import MeshCost
+from costmodel.topology import Device
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.fusion import in_tiles
 from planner.memory import Peak, peak
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
-from planner.reuse import refetch_seconds
+from planner.reuse import UNTOUCHED, refetch_seconds
 from planner.write import write
+
+KERNELS_OF_PROBE = 2
+"""That a round has by which `Device.round_seconds` is known: one counts, one computes."""
+LEAST_GRAPH = 5
+"""XLA makes a CUDA graph of so many kernels in a row (xla_gpu_graph_min_graph_size in openxla/xla: xla/xla.proto)."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,9 @@ class Prediction:
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
         overhead_seconds: what calling the program takes, whatever it computes, what devices wait for each other, where
-            they share cores, and for their host in loops, what comes from memory again, and what several kernels
-            compute; see `costmodel.calls.CallCost`, `costmodel.waits`, `costmodel.Device` and `planner.reuse`.
+            they share cores, and for their host in loops, what comes from memory again, what several kernels compute,
+            and what is copied lest it be written over; see `costmodel.calls.CallCost`, `costmodel.waits`,
+            `costmodel.Device` and `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -70,7 +77,8 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += refetch_seconds(cost.device, program, over_time, temporary)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead += _untiled_seconds(over_time)
-    overhead += _idle_seconds(cost.device.round_seconds, program, over_time)
+    overhead += _copied_seconds(cost.device, over_time)
+    overhead += _idle_seconds(cost, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
@@ -92,7 +100,15 @@ def _in_tiles(one: Instruction) -> bool:
     return one.name == "copy" and all(array.pieces == 1 for array in (*one.operands, *one.results))
 
 
-def _idle_seconds(round_seconds: float, program: Program, over_time: Timeline) -> float:
+def _copied_seconds(device: Device, over_time: Timeline) -> float:
+    """What copying takes that nobody asked for."""
+    return sum(
+        times * (device.launch_seconds + float(device.memory_seconds(2.0 * array.nbytes)))
+        for array, times in over_time.copied.items()
+    )
+
+
+def _idle_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What rounds of loops fall short of the least that one takes."""
     idle = 0.0
     for one in program.walk():
@@ -100,8 +116,23 @@ def _idle_seconds(round_seconds: float, program: Program, over_time: Timeline) -
             body = one.bodies[-1]
             inside = sum(each.count * over_time.seconds(each) for each in body.walk())
             inside += sum(each.seconds for step in body.walk() for each in step.collectives)
-            idle += max(0.0, body.instructions[-1].count * round_seconds - inside)
+            least = cost.device.round_seconds
+            if cost.backend == "gpu":
+                least *= _started_apart(body, over_time) / KERNELS_OF_PROBE
+            idle += max(0.0, body.instructions[-1].count * least - inside)
     return idle
+
+
+def _started_apart(body: Program, over_time: Timeline) -> int:
+    """The kernels of a loop's round that a GPU's host starts one by one: one that counts, those of arrays, and copies.
+
+    `LEAST_GRAPH` or more are a CUDA graph, which is started as fast as the probe's.
+    """
+    counts = {result for result, _ in body.carried if result is not None and not result.shape}
+    roots = (kernel[-1] for kernel in over_time.kernels[body])
+    kernels = sum(root.name not in UNTOUCHED and counts.isdisjoint(root.results) for root in roots)
+    started = 1 + kernels + sum(result in over_time.copied for result, _ in body.carried)
+    return started if started < LEAST_GRAPH else KERNELS_OF_PROBE
 
 
 class _Since(NamedTuple):

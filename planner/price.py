@@ -7,7 +7,7 @@ between two nodes. Both count as often as they happen in one call of the program
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +19,6 @@ from planner.layout import Layout, replicated, shard_count
 from planner.opcost import (
     calls,
     compute_seconds,
-    fused_seconds,
-    fused_work,
     halo_factors,
     inner_collectives,
     member_work,
@@ -119,8 +117,8 @@ def price(graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[i
     readings: dict[tuple[Value, Body], list[Reading]] = {}
     for use in pricing.distinct_uses():
         readings.setdefault((use.value, use.scope), []).append(pricing.reading(use))
-    resharding = ((one.tail, one.head, one.seconds) for one in itertools.chain(*readings.values()))
-    for tail, head, seconds in itertools.chain(resharding, pricing.fused_seconds()):
+    for one in itertools.chain(*readings.values()):
+        tail, head, seconds = one.tail, one.head, one.seconds
         if tail == head == REPLICATED:
             continue
         if tail == head:
@@ -166,7 +164,6 @@ class _Pricing:
         self._enumerated: dict[object, tuple[Strategy, ...]] = {}
         self.strategies = tuple(self._strategies(node) for node in decisions.nodes)
         self._layouts: dict[tuple[int, Dims, bool], tuple[list[Layout], np.ndarray]] = {}
-        self._split: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         self._matrices: dict[object, np.ndarray] = {}
         self._alone: dict[object, np.ndarray] = {}
         self._inside: dict[object, np.ndarray] = {}
@@ -216,7 +213,7 @@ class _Pricing:
         seconds = np.zeros(len(strategies))
         for member in node.members:
             work, times = self.work.get(member.op), self.graph.times(member.op)
-            if work is not None and work.fused_into is None:
+            if work is not None:
                 self.seconds[member.op] = self._seconds_alone(member, work, strategies)
                 seconds += times * self.seconds[member.op]
             seconds += times * self._collective_seconds(member, strategies)
@@ -234,42 +231,13 @@ class _Pricing:
         total = 0.0
         for op, around in self.graph.walk():
             work = self.work.get(op)
-            if work is not None and work.fused_into is None and op not in self.decisions.members:
+            if work is not None and op not in self.decisions.members:
                 total += self._calls(op, around) * whole_seconds(self.cost, op, work)
         return total
 
     def _calls(self, op: Op, around: Sequence[Op]) -> float:
         """How often an op inside these ops, and all that it stands for, run in one call of the program."""
         return self.graph.times(op) * calls(around)
-
-    def fused_seconds(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """For each op that runs in the loop of one split otherwise: its node, that one's, and seconds `[S, T]`."""
-        for op, around in self.graph.walk():
-            work = self.work.get(op)
-            if work is not None and work.fused_into is not None:
-                own, reader = self._shards(op), self._shards(work.fused_into)
-                often = self._calls(op, around)
-                key = (id(own), id(reader), often, fused_work(op, work))
-                if key not in self._matrices:
-                    seconds = fused_seconds(self.cost, op, work, np.maximum.outer(own, reader))
-                    self._matrices[key] = often * seconds
-                yield self._node_of(op), self._node_of(work.fused_into), self._matrices[key]
-
-    def _node_of(self, op: Op) -> int:
-        return self.decisions.members[op][0] if op in self.decisions.members else REPLICATED
-
-    def _shards(self, op: Op) -> np.ndarray:
-        """`[S]` into how many parts an op's work is split."""
-        strategies: tuple[Strategy, ...] = ()
-        factors: tuple[int, ...] = ()
-        if op in self.decisions.members:
-            index, member = self.decisions.members[op]
-            strategies, factors = self.strategies[index], member.factors
-        key = (id(strategies), factors)
-        if key not in self._split:
-            counts = shard_counts(strategies, self.sizes)[:, list(factors)] if strategies else np.ones((1, 1))
-            self._split[key] = counts.prod(axis=1)
-        return self._split[key]
 
     def _collective_seconds(self, member: Member, strategies: Sequence[Strategy]) -> np.ndarray:
         """`[S]` seconds of the reductions and halo exchanges inside an op."""

@@ -53,8 +53,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
     inside = (each for one in program.walk() for body in one.bodies for each in body.instructions)
     again += ((each.count, _of_a_round(each), touched) for each in inside)
     times, nbytes, distances = np.array(again).T
-    copied = sum(float(device.memory_seconds(2 * argument.nbytes)) for argument in over_time.copied)
-    return float(times @ device.refetch_seconds(nbytes, distances)) + copied
+    return float(times @ device.refetch_seconds(nbytes, distances))
 
 
 def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Array]:

@@ -50,6 +50,8 @@ def enumerate_strategies(
 ) -> tuple[Strategy, ...]:
     """Every way to give each mesh axis to one factor, or to none, that divides evenly and can be written as a spec.
 
+    An axis of one device is given to none.
+
     Args:
         sizes: size of each factor.
         mesh: mesh axis sizes by name; axes on one factor keep this order.
@@ -61,7 +63,8 @@ def enumerate_strategies(
     """
     compound = {dim for dims in values for dim in dims if len(dim) > 1}
     result = []
-    for choice in itertools.product(range(-1, len(sizes)), repeat=len(mesh)):
+    factors = range(-1, len(sizes))
+    for choice in itertools.product(*(factors if count > 1 else (-1,) for count in mesh.values())):
         axes = tuple(
             tuple(axis for axis, factor in zip(mesh, choice, strict=True) if factor == index)
             for index in range(len(sizes))

@@ -58,8 +58,6 @@ class Work:
         cold_reads, cold_writes: of these positions, those that the program touches first here: its arguments, and
             results that do not take over an argument's memory.
         crowding: how many times as many bytes as these all arguments and results have.
-        fused_into: the op in whose loop this one runs, on no more than is needed there, if that may be split otherwise;
-            or None.
     """
 
     flops: float
@@ -75,7 +73,6 @@ class Work:
     cold_reads: tuple[int, ...]
     cold_writes: tuple[int, ...]
     crowding: float
-    fused_into: Op | None
 
 
 def flops(op: Op) -> float:
@@ -140,17 +137,13 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
         reads: dict[int, list[int]] = {}
-        inside: dict[int, int] = {}
         for kernel in kernels:
             outer = line.outer_operands(kernel)
             for index, position in outer:
                 reads.setdefault(index, []).append(position)
-            for index in kernel.members:
-                inside.setdefault(index, kernel.root)
         for index, op in enumerate(line.ops):
             if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
                 continue
-            root = line.ops[inside[index]] if index in inside else None
             copied = rearranged(op) if backend == "cpu" else {}
             read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
             written = tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else ()
@@ -171,7 +164,6 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
                 cold_reads,
                 cold_writes,
                 in_and_out / own if own else 1.0,
-                root if index not in roots and root and _split_otherwise(op, root, decisions) else None,
             )
     return found
 
@@ -264,16 +256,6 @@ def most_elements(op: Op) -> int:
 
 def _is_constant(atom: Atom, decisions: Decisions) -> bool:
     return not isinstance(atom, Value) or atom in decisions.constant
-
-
-def _split_otherwise(op: Op, root: Op, decisions: Decisions) -> bool:
-    """Whether an op that runs in another's loop may be split into other parts than that."""
-    if root not in decisions.members:
-        return False
-    if op not in decisions.members:
-        return True
-    (node, member), (root_node, root_member) = decisions.members[op], decisions.members[root]
-    return node != root_node or set(member.factors) != set(root_member.factors)
 
 
 def matmul_sizes(op: Op) -> tuple[float, float, float] | None:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
@@ -23,7 +22,7 @@ from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
 from planner.graph import TRANSPARENT, Atom, Body, Op, Value, invariants, root_of
 from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
-from planner.opcost import fused_seconds, inner_collectives, whole_seconds
+from planner.opcost import inner_collectives, whole_seconds
 from planner.program import Array, Collective, Fetch, Instruction, Program, Written
 from planner.rearrange import rearranged
 from planner.reshard import Step
@@ -279,9 +278,6 @@ class _Writer:
         return float(whole - tiled)
 
     def op_seconds(self, op: Op, work: Work) -> float:
-        if work.fused_into is not None:
-            shards = np.maximum(self.shards(op), self.shards(work.fused_into))
-            return float(fused_seconds(self.cost, op, work, shards))
         if op not in self.decisions.members:
             return whole_seconds(self.cost, op, work)
         index, _ = self.decisions.members[op]

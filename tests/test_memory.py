@@ -17,8 +17,11 @@ from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from peaks import ONE, compiled_peak_of, peak_of
 
+from executor.hlo import parse
 from planner import plan
+from planner.buffers import timeline
 from planner.memory import Allocation, peak
+from planner.write import write
 
 P = PartitionSpec
 S = jax.ShapeDtypeStruct
@@ -210,6 +213,39 @@ def test_what_goes_round_a_loop_is_updated_in_place(step: Callable[[jax.Array], 
         return lax.fori_loop(0, 10, lambda _, u: step(u), u)
 
     assert peak_of(fn, ARRAY) == pytest.approx(compiled_peak_of(fn, ARRAY), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("step", "copies"),
+    [
+        (lambda u: jnp.sin(u) * 2, 0),
+        (lambda u: u.at[1:-1].set(u[2:] + u[:-2]), 0),
+        (lambda u: u + jnp.roll(u, 1, axis=0), 1),
+        (lambda u: jnp.flip(u, 0) / 2, 1),
+    ],
+    ids=["elementwise", "neighbours", "rolled", "turned round"],
+)
+def test_a_loop_copies_what_it_could_not_write_over_what_it_reads(
+    step: Callable[[jax.Array], jax.Array], copies: int
+) -> None:
+    """In each round, as the compiled program does, and pays for it."""
+    rounds = 10
+
+    def fn(u: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, rounds, lambda _, u: step(u), u)
+
+    args = (S((512, 512), jnp.float32),)
+    chosen = plan(fn, args, ONE).choice
+    program = write(chosen.assignment).program
+    assert sum(timeline(chosen.assignment, program, chosen.request.donors).copied.values()) == rounds * copies
+    module = parse(jax.jit(fn).lower(*args).compile().as_text())
+    inside = [
+        times
+        for name, times in module.executions.items()
+        for instruction in module.computations[name].instructions.values()
+        if instruction.opcode == "copy" and "512,512" in instruction.type and times > 1
+    ]
+    assert sum(inside) == rounds * copies
 
 
 def _leapfrog(state: Any, _: None) -> Any:

@@ -137,10 +137,6 @@ def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
     assert seconds(last, temporary_bytes=SMALL) == pytest.approx(far(SMALL, 2 * LARGE))
 
 
-def test_copies_of_arguments_take_their_time() -> None:
-    assert seconds(op([]), copied=[array(LARGE)]) == pytest.approx(2 * LARGE * 1e-12)
-
-
 def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
     def loss(x: jax.Array) -> jax.Array:
         for _ in range(6):
