@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.model import MeshCost
-from planner.layout import Layout, axes_of, divides, shard_count
+from planner.layout import Layout, axes_of, divides, shard_count, shard_shape
 
 StepKind = Literal["slice", "all-to-all", "collective-permute", "all-gather"]
 Mesh = tuple[tuple[str, int], ...]
@@ -35,6 +35,7 @@ class Step:
         strided: whether what arrives is interleaved, which takes copies on some backends: rows, or elements where it is
             along the innermost dimension.
         columns: into how many parts the innermost dimension is split afterwards.
+        along: the outermost dimension along which what arrives is put together; 0 where nothing arrives.
     """
 
     kind: StepKind
@@ -43,6 +44,11 @@ class Step:
     shards: int
     strided: Literal["rows", "elements"] | None = None
     columns: int = 1
+    along: int = 0
+
+
+LONG_RUN = 16
+"""Pieces with so many elements side by side, at least, are put together as fast as whole rows."""
 
 
 def chains(
@@ -114,7 +120,7 @@ class _Walk:
                 strided = "elements" if len(layout) - 1 in gathered else "rows"
             shards, columns = (shard_count(each, self.sizes) for each in (axes_of(layout), layout[-1]))
             self.visited.append(layout)
-            self.steps.append(Step(kind, tuple(axes), layout, shards, strided, columns))
+            self.steps.append(Step(kind, tuple(axes), layout, shards, strided, columns, min(gathered, default=0)))
         self.layout = layout
 
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
@@ -271,13 +277,15 @@ class Resharder:
     def again_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
         """Of each kernel after the first that reads what a step brings.
 
-        Pieces of an all-to-all that interleave are put together by each reader, which finds out where every element is:
-        that takes what elements take which do not lie beside each other.
+        Pieces of an all-to-all that interleave are put together by each reader. Of short ones it finds out where every
+        element is, which takes what elements take that do not lie beside each other.
         """
         if step.kind != "all-to-all" or step.strided is None or not self.transposes:
             return 0.0
         nbytes = math.prod(shape) * itemsize / step.shards
-        return float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize))
+        local = shard_shape(shape, step.layout, self.cost.axis_sizes)
+        run = math.prod(local[step.along :]) // shard_count(step.axes, self.cost.axis_sizes)
+        return float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize if run >= LONG_RUN else 2 * itemsize))
 
     def _copies_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike

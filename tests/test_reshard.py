@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 
@@ -130,6 +131,21 @@ def test_gathering_along_another_dimension_than_the_outermost_copies_there_and_b
     assert seconds((2048, 128), 1) == pytest.approx(copied(128 // 8 * 4, 2048 * 4))
     assert seconds((16, 16, 1024), 1) == pytest.approx(copied(4, 4))
     assert seconds((16, 16, 1024), 2) == pytest.approx(copied(1024 // 8 * 4, 256 * 4))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((64, 256), 4), ((64, 64), 8), ((64, 64, 2), 4), ((64, 8, 2), 8)],
+    ids=["pieces of 32", "of 8", "of 8 x 2", "of 1 x 2"],
+)
+def test_short_pieces_are_put_together_element_by_element(shape: Shape, stride: int) -> None:
+    cost = cost_on({"x": 8})
+    source, target = ((), ("x",), *[()] * (len(shape) - 2)), (("x",), *[()] * (len(shape) - 1))
+    resharder = Resharder(cost)
+    (move,) = resharder.path(shape, 4, source, target)
+    assert move.kind == "all-to-all"
+    nbytes = 4 * math.prod(shape) / 8
+    assert resharder.again_seconds(move, shape, 4) == pytest.approx(float(cost.rearrange_seconds(nbytes, 4, stride)))
 
 
 @pytest.mark.parametrize(
