@@ -1,6 +1,9 @@
 """Calibration of the devices at hand, at its smallest."""
 
 import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +26,29 @@ def seen() -> list[tuple[int, int]]:
     return []
 
 
+SMALL = replace(
+    CPU_SIZES,
+    layers=CPU_SIZES.layers[:8],
+    kept_bytes=2**18,
+    array_bytes=CPU_SIZES.array_bytes[:4],
+    elements=(64, 256),
+    cold_bytes=CPU_SIZES.cold_bytes[:3],
+    fresh_bytes=40 * 2**20,
+)
+"""Enough for each step of the way, though not for figures that hold."""
+
+
 @pytest.fixture(scope="module")
-def model(seen: list[tuple[int, int]]) -> CostModel:
-    return calibrate(
-        jax.devices()[:2],
-        rounds=1,
-        collective_bytes=(2**12, 2**16, 2**20),
-        progress=lambda done, total: seen.append((done, total)),
-    )
+def model(seen: list[tuple[int, int]]) -> Iterator[CostModel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[calibrate.__module__], "probe_sizes", lambda platform: SMALL)
+        yield calibrate(
+            jax.devices()[:2],
+            rounds=1,
+            collective_bytes=(2**12, 2**14, 2**16),
+            matrix_types=("float32",),
+            progress=lambda done, total: seen.append((done, total)),
+        )
 
 
 def test_every_collective_is_measured(model: CostModel) -> None:

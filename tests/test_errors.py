@@ -226,29 +226,29 @@ MIB = 2.0**20
 def test_a_limit_that_nothing_fits() -> None:
     expected = r"no plan fits 512\.0 KiB per device; the smallest needs .*MiB at test_errors\.py:\d+"
     with pytest.raises(Infeasible, match=expected) as caught:
-        train_plan(memory_limit=MIB / 2, time_limit=10)
+        train_plan(memory_limit=MIB / 2, time_limit=4)
     message, smallest = str(caught.value), caught.value.smallest_limit_bytes
     assert re.search(r"Largest there: .*(x|weights/[ab]) \d", message), "arguments go by their names"
     assert re.search(r"Largest there: .*[KM]iB \(test_errors\.py:\d+\)", message), "temporaries by their lines"
     arguments = sum(math.prod(leaf.shape) * 4 for leaf in jax.tree.leaves(TRAIN_ARGS))
     assert smallest >= arguments / 8, "all of the arguments are alive at once"
-    assert train_plan(memory_limit=smallest, time_limit=10).prediction.peak_bytes <= smallest
+    assert train_plan(memory_limit=smallest, time_limit=4).prediction.peak_bytes <= smallest
     with pytest.raises(Infeasible):
-        train_plan(memory_limit=smallest * 0.95, time_limit=10)
+        train_plan(memory_limit=smallest * 0.95, time_limit=4)
 
 
 @functools.cache
 def limit_between() -> float:
     """Half way from what the plan needs that is best without a limit to the least that any needs."""
     with pytest.raises(Infeasible) as caught:
-        train_plan(memory_limit=1)
+        train_plan(memory_limit=1, time_limit=4)
     return (caught.value.smallest_limit_bytes + train_plan().prediction.peak_bytes) / 2
 
 
 def test_a_limit_is_held() -> None:
     free, limit = train_plan(), limit_between()
     assert limit < free.prediction.peak_bytes
-    held = train_plan(memory_limit=limit)
+    held = train_plan(memory_limit=limit, time_limit=4)
     assert held.prediction.peak_bytes <= limit
     assert held.objective_seconds >= free.objective_seconds * (1 - 1e-9)
     assert held.status in ("optimal", "feasible"), "there was time to search"

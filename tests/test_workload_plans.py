@@ -18,7 +18,7 @@ from planner import Plan, plan
 
 MESHES = {"8": {"x": 8}, "2x4": {"x": 2, "y": 4}, "2x2x2": {"x": 2, "y": 2, "z": 2}}
 
-LARGE, THEIR_MESH = ("gpt", "gpt-scan", "llama"), "2x4"
+LARGE, THEIR_MESH = ("gpt", "gpt-scan", "llama", "cnn", "moe"), "2x4"
 
 
 pytestmark = pytest.mark.parametrize(
