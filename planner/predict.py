@@ -16,7 +16,7 @@ from planner.fusion import in_tiles
 from planner.memory import Peak, peak
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
-from planner.reuse import UNTOUCHED, refetch_seconds
+from planner.reuse import hands_on, refetch_seconds
 from planner.write import write
 
 KERNELS_OF_PROBE = 2
@@ -129,8 +129,8 @@ def _started_apart(body: Program, over_time: Timeline) -> int:
     `LEAST_GRAPH` or more are a CUDA graph, which is started as fast as the probe's.
     """
     counts = {result for result, _ in body.carried if result is not None and not result.shape}
-    roots = (kernel[-1] for kernel in over_time.kernels[body])
-    kernels = sum(root.name not in UNTOUCHED and counts.isdisjoint(root.results) for root in roots)
+    working = (kernel[-1] for kernel in over_time.kernels[body] if not hands_on(kernel))
+    kernels = sum(counts.isdisjoint(root.results) for root in working)
     started = 1 + kernels + sum(result in over_time.copied for result, _ in body.carried)
     return started if started < LEAST_GRAPH else KERNELS_OF_PROBE
 

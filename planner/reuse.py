@@ -21,8 +21,6 @@ from planner.program import Array, Instruction, Program
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
-UNTOUCHED = NAMES_ONLY | {"return"}
-"""What hands memory on."""
 
 
 def refetch_seconds(device: Device, program: Program, over_time: Timeline, temporary_bytes: float) -> float:
@@ -35,7 +33,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
     again: list[tuple[float, float, float]] = []  # how often, bytes, and bytes touched since
     for kernel in over_time.kernels[program]:
         root, read = kernel[-1], _read(kernel, over_time)
-        if root.name in UNTOUCHED:
+        if hands_on(kernel):
             after |= {array: after[before] for array in root.results for before in read if before in after}
             continue
         since: dict[Array, float] = {}
@@ -54,6 +52,11 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
     again += ((each.count, _of_a_round(each), touched) for each in inside)
     times, nbytes, distances = np.array(again).T
     return float(times @ device.refetch_seconds(nbytes, distances))
+
+
+def hands_on(kernel: Sequence[Instruction]) -> bool:
+    """Whether a kernel leaves memory as it is; what copies an array into another layout does not."""
+    return all(one.name == "return" or (one.op is not None and one.name in NAMES_ONLY) for one in kernel)
 
 
 def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Array]:
@@ -83,7 +86,7 @@ def _touched_inside(one: Instruction, over_time: Timeline) -> float:
     for body in one.bodies:
         rounds = body.instructions[-1].count / one.count if one.count else 0.0
         for kernel in over_time.kernels[body]:
-            if kernel[-1].name not in UNTOUCHED:
+            if not hands_on(kernel):
                 written = sum(_part(kernel[-1], array) for array in kernel[-1].results)
                 read = sum(_read(kernel, over_time).values())
                 total += rounds * (read + written + _touched_inside(kernel[-1], over_time))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import AbstractMesh
 
 from costmodel import CostModel, Device, preset
@@ -17,7 +18,7 @@ from costmodel.topology import MemorySample
 from planner import plan
 from planner.buffers import Timeline
 from planner.fusion import LIBRARY, Traits
-from planner.graph import Value
+from planner.graph import Op, Value
 from planner.program import Array, Collective, Instruction, Program
 from planner.reuse import refetch_seconds
 
@@ -107,8 +108,25 @@ def test_what_several_kernels_compute_is_read_by_each_but_not_twice() -> None:
 def test_memory_that_is_handed_on_is_not_touched() -> None:
     a, same, b = array(SMALL), array(SMALL), array(LARGE)
     assert seconds(op([], a), op([], b), op([a], name="return")) == 0
-    reshaped = op([a], same, name="reshape")
+    reshaped = op([a], same, name="reshape", op=Op(lax.reshape_p, {}, (), (), ""))
     assert seconds(op([], a), op([], b), reshaped, op([same], array(4))) == pytest.approx(far(SMALL, LARGE))
+
+
+def test_an_array_copied_into_another_layout_is_read_and_written() -> None:
+    a, other, b = array(SMALL), array(SMALL), array(LARGE)
+    copied = op([a], other, name="copy")  # a step of a change of layout: no op of the program
+    assert seconds(op([], a), op([], b), copied) == pytest.approx(far(SMALL, LARGE))
+    assert seconds(op([], a), copied, op([a], array(4))) == pytest.approx(far(SMALL, 0) + far(SMALL, SMALL))
+
+
+def test_what_computes_something_on_the_way_to_a_new_shape_writes_it() -> None:
+    a, made = array(LARGE), array(LARGE)
+    halved = op([a], array(LARGE), name="mul")
+    shaped = op(halved.results, made, name="reshape", op=Op(lax.reshape_p, {}, (), (), ""))
+    reader = op([made], array(4))
+    program = Program((), (op([], a), halved, shaped, reader), ())
+    over_time = Timeline(kernels={program: [program.instructions[:1], (halved, shaped), (reader,)]})
+    assert refetch_seconds(DEVICE, program, over_time, 0.0) == pytest.approx(2 * far(LARGE, 0))
 
 
 def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
