@@ -59,26 +59,30 @@ class Probes(Protocol):
 
 
 def time_apart(
-    case: Case, programs: Sequence[Packed], seed: int, make: Callable[[], Probes]
-) -> tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]:
+    cases: Sequence[Case], programs: Sequence[Sequence[Packed]], seed: int, make: Callable[[], Probes]
+) -> tuple[Sequence[Sequence[float]], list[list[list[float]]]]:
     """One round of probes and calls of each program, in rows, in an order drawn from the seed.
 
     Runs in a process of its own, without devices so far.
 
     Args:
+        cases: of one mesh.
+        programs: of each case.
         make: what is timed beside, for the devices at hand.
 
     Returns:
-        seconds of what is timed beside, and of each program's calls.
+        seconds of what is timed beside, and of the calls of each case's programs.
     """
-    name, mesh = case
-    offer_devices(mesh)
+    offer_devices(cases[0][1])
     probes = make()
     probes.compile()
-    args = workload(name).make_args(jax.random.key(0))
-    runners = [_loaded(program, args) for program in programs]
-    samples: list[list[float]] = [[] for _ in programs]
-    jobs = [*probes.timers, *_calls(runners, samples)]
+    jobs, samples = list(probes.timers), []
+    for (name, _), compiled in zip(cases, programs, strict=True):
+        args = workload(name).make_args(jax.random.key(0))
+        runners = [_loaded(program, args) for program in compiled]
+        taken: list[list[float]] = [[] for _ in compiled]
+        jobs += _calls(runners, taken)
+        samples.append(taken)
     for index in np.random.default_rng(seed).permutation(len(jobs)):
         jobs[index]()
     return probes.samples, samples

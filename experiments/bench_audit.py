@@ -14,7 +14,7 @@ import typer
 
 from executor import audit
 from executor.race import contenders
-from experiments.cases import Cases, by_conditions, offer_devices, planned_case
+from experiments.cases import Cases, by_conditions, offer_devices, one_by_one, planned_case
 from experiments.random_plans import random_plans
 from experiments.results import OUT, keep, markdown, write_csv
 from experiments.terminal import console, table
@@ -106,4 +106,4 @@ def spread(part: pd.DataFrame) -> dict[str, Any]:
 
 if __name__ == "__main__":
     about = "Audits plans of all workloads, and keeps the table in docs/results.md."
-    typer.run(CASES.command(MESHES, audit_case, partial(report, CASES, ABOUT), 600.0, about))
+    typer.run(CASES.command(MESHES, one_by_one(audit_case), partial(report, CASES, ABOUT), 600.0, about))

@@ -2,13 +2,16 @@
 
 A case is one workload on one mesh: the plan, the hand-written layouts and random valid plans are compiled, then called
 in several processes one after the other. In each, calls and the probes that calibrate the devices take turns, since a
-shared machine is twice as fast at one time as at another.
+shared machine is twice as fast at one time as at another; several cases share a calibration, which takes longer than
+their calls.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,10 @@ from costmodel import CostModel
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders
 from executor.timers import typical_seconds
-from experiments.apart import ROW_SECONDS, packed, time_apart
+from experiments.apart import ROW_SECONDS, Packed, packed, time_apart
 from experiments.arguments import device_mesh, shape
-from experiments.cases import Cases, by_conditions, keep_compiled, offer_devices, planned_case
-from experiments.child import call_in_child
+from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
+from experiments.child import ChildFailed, call_in_child
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
 from experiments.terminal import console, table
@@ -41,6 +44,8 @@ LEAST_PROCESSES, MOST_PROCESSES = 4, 10
 """That time a round of calibration and calls of each program, in an order that is drawn anew in each."""
 ENOUGH_REPEATS = 0.98
 """No more processes where the first half of the calls ranks programs so like the second, whatever was predicted."""
+TOGETHER = 9
+"""Cases that share a calibration, at most."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
@@ -51,53 +56,90 @@ ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
 {RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each
-case plans by the preset and compiles. Then calls of the programs and probes that calibrate the devices take turns in
-{LEAST_PROCESSES} processes, a short program for some {ROW_SECONDS * 1e3:.0f} ms in a row, and where the clock does not
-rank programs alike twice in up to {MOST_PROCESSES}; predicted is by the profile of all rounds. What is measured counts
-as the mean without the fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of
-predicted / measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and
-35 % at the 90th percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of
-the first half of the calls with the second: no prediction ranks programs more surely than the clock.
+case plans by the preset and compiles. Then calls of the programs, those of up to {TOGETHER} workloads, and probes that
+calibrate the devices take turns in {LEAST_PROCESSES} processes, a short program for some {ROW_SECONDS * 1e3:.0f} ms in
+a row, and where the clock does not rank a workload's programs alike twice in up to {MOST_PROCESSES}; predicted is by
+the profile of all rounds. What is measured counts as the mean without the fastest and the slowest tenth. The error is
+|predicted − measured| / measured, off the median of predicted / measured − 1; the rank correlation is Spearman's.
+Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a rank
+correlation of 0.95. *Clock repeats* is the rank correlation of the first half of the calls with the second: no
+prediction ranks programs more surely than the clock.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
 """What stands above the tables in docs/results.md."""
 
 
-def measure_case(workload_name: str, mesh: str) -> dict[str, Any]:
-    """For each program its names, predicted seconds and the seconds of its calls. Runs in a process of its own.
+def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
+    """What was found of each case; those of a group are there together."""
+    for _, alike in groupby(cases, key=itemgetter(1)):
+        of_mesh = list(alike)
+        for first in range(0, len(of_mesh), TOGETHER):
+            yield from measured_together(of_mesh[first : first + TOGETHER], timeout)
+
+
+def measured_together(cases: Sequence[Case], timeout: float) -> list[Mapping[str, Any]]:
+    """For each case its programs' names, predicted seconds and the seconds of their calls.
 
     Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
     chosen how the programs change layouts.
     """
+    found: list[Mapping[str, Any]] = [outcome(case, compile_case, timeout) for case in cases]
+    executables = {place: each["executables"] for place, each in enumerate(found) if "failure" not in each}
+    try:
+        samples, profile = call_in_child(
+            time_together,
+            [cases[place] for place in executables],
+            [*executables.values()],
+            timeout_seconds=timeout * len(cases),
+        )
+    except ChildFailed as error:
+        return [each if "failure" in each else {"failure": str(error)} for each in found]
+    for place, of_case in zip(executables, samples, strict=True):
+        compiled = found[place]
+        programs = [{**program, "samples": taken} for program, taken in zip(compiled["programs"], of_case, strict=True)]
+        found[place] = predicted(cases[place], programs, compiled["planned_with"], profile)
+    return found
+
+
+def compile_case(workload_name: str, mesh: str) -> dict[str, Any]:
+    """The programs of a case, compiled. Runs in a process of its own."""
     offer_devices(mesh)
     chosen_by = default_cost_model(device_mesh(shape(mesh)))
     _, planned = planned_case(workload_name, mesh, chosen_by)
-    calibration = new_calibration()
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
-    executables = [packed(program) for program in programs]
-    samples: list[list[float]] = [[] for _ in programs]
-    case = workload_name, mesh
+    return {
+        "programs": [{"names": list(program.names), "plan": program.plan.to_json()} for program in programs],
+        "planned_with": chosen_by.to_json(),
+        "executables": [packed(program) for program in programs],
+    }
+
+
+def time_together(
+    cases: Sequence[Case], executables: Sequence[Sequence[Packed]]
+) -> tuple[list[list[list[float]]], str]:
+    """Seconds of the calls of each case's programs, and the profile of the devices meanwhile.
+
+    Runs in a process of its own.
+    """
+    offer_devices(cases[0][1])
+    calibration = new_calibration()
+    samples: list[list[list[float]]] = [[[] for _ in programs] for programs in executables]
     for process in range(MOST_PROCESSES):
-        if process >= LEAST_PROCESSES and clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS:
+        going = [place for place, taken in enumerate(samples) if process < LEAST_PROCESSES or not settled(taken)]
+        if not going:
             break
-        probes, calls = call_in_child(
-            time_apart, case, executables, process, calibration_apart, timeout_seconds=math.inf
-        )
+        going_on = [cases[place] for place in going], [executables[place] for place in going]
+        probes, calls = call_in_child(time_apart, *going_on, process, calibration_apart, timeout_seconds=math.inf)
         calibration.add(probes)
-        for taken, seconds in zip(samples, calls, strict=True):
-            taken += seconds
-    model = calibration.model()
-    repriced = planned.repriced(model).choice
-    timed = [
-        {
-            "names": list(program.names),
-            "predicted_seconds": repriced.instead(program.plan.choice.assignment.picks).prediction.step_seconds,
-            "samples": taken,
-            "plan": program.plan.to_json(),
-        }
-        for program, taken in zip(programs, samples, strict=True)
-    ]
-    return {"programs": timed, "profile": model.to_json(), "planned_with": chosen_by.to_json()}
+        for place, of_case in zip(going, calls, strict=True):
+            for taken, seconds in zip(samples[place], of_case, strict=True):
+                taken += seconds
+    return samples, calibration.model().to_json()
+
+
+def settled(samples: Sequence[Sequence[float]]) -> bool:
+    """Whether the clock ranks a case's programs alike twice."""
+    return clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS
 
 
 def new_calibration() -> Calibration:
@@ -136,17 +178,23 @@ def repriced(record: Mapping[str, Any]) -> Mapping[str, Any]:
     here = revision()
     if "failure" in record or record["conditions"].endswith(f"revision {here}"):
         return record
-    work, sizes = workload(record["case"][0]), shape(record["case"][1])
-    mesh = AbstractMesh(sizes, AXIS_NAMES[: len(sizes)])
-    chosen_by, profile = (CostModel.from_json(record[name], name) for name in ("planned_with", "profile"))
-
-    def predicted(program: Mapping[str, Any]) -> float:
-        chosen = Plan.from_json(program["plan"], work.fn, work.example_args, mesh, cost_model=chosen_by)
-        return chosen.repriced(profile).prediction.step_seconds
-
-    programs = [{**program, "predicted_seconds": predicted(program)} for program in record["programs"]]
     conditions = f"{record['conditions']}, predicted at revision {here}"
-    return {**record, "programs": programs, "conditions": conditions}
+    found = predicted(record["case"], record["programs"], record["planned_with"], record["profile"])
+    return {**record, **found, "conditions": conditions}
+
+
+def predicted(case: Case, programs: Sequence[Mapping[str, Any]], planned_with: str, profile: str) -> dict[str, Any]:
+    """What is kept of a case: its programs, each with the seconds that the profile predicts, and both models."""
+    work, sizes = workload(case[0]), shape(case[1])
+    mesh = AbstractMesh(sizes, AXIS_NAMES[: len(sizes)])
+    chosen_by, model = (CostModel.from_json(text, "a record") for text in (planned_with, profile))
+
+    def seconds(program: Mapping[str, Any]) -> float:
+        chosen = Plan.from_json(program["plan"], work.fn, work.example_args, mesh, cost_model=chosen_by)
+        return chosen.repriced(model).prediction.step_seconds
+
+    timed = [{**program, "predicted_seconds": seconds(program)} for program in programs]
+    return {"programs": timed, "planned_with": planned_with, "profile": profile}
 
 
 def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -228,4 +276,4 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 if __name__ == "__main__":
     about = "Holds predictions against the clock, and keeps table and plot in docs."
-    typer.run(CASES.command(MESHES, measure_case, report, 3600.0, about))
+    typer.run(CASES.command(MESHES, measured, report, 3600.0, about))

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from experiments.cases import Cases
+from experiments.cases import Cases, one_by_one
 from experiments.results import OUT, ROOT
 from planner.problem import Problem
 from planner.solve import Progress, solve
@@ -57,7 +57,7 @@ def main(
         raise typer.BadParameter(f"{data} has no reference.csv; name the folder of the instances", param_hint="--data")
     found = sorted(path.name.removesuffix(".json.gz") for path in data.glob("*.json.gz"))
     selected = [(name, f"{part:g}") for name in instances or found for part in parts or PARTS]
-    CASES.measure(selected, functools.partial(solved, data), TIMEOUT, again)
+    CASES.measure(selected, one_by_one(functools.partial(solved, data)), TIMEOUT, again)
     report()
 
 

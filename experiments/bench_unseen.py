@@ -12,7 +12,7 @@ import typer
 
 from experiments import arguments
 from experiments.bench_audit import RANDOM_PLANS, audits, report
-from experiments.cases import Cases, offer_devices
+from experiments.cases import Cases, offer_devices, one_by_one
 from experiments.results import OUT
 from experiments.unseen import LOOKED_INTO, PROGRAMS
 from planner import plan
@@ -39,4 +39,6 @@ def audit_unseen(name: str, mesh: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     about = "Audits plans of programs that nothing was tuned to, and keeps the table in docs/results.md."
-    typer.run(CASES.command(MESHES, audit_unseen, partial(report, CASES, ABOUT), 600.0, about, tuple(PROGRAMS)))
+    typer.run(
+        CASES.command(MESHES, one_by_one(audit_unseen), partial(report, CASES, ABOUT), 600.0, about, tuple(PROGRAMS))
+    )

@@ -1,4 +1,4 @@
-"""The cases of a benchmark, each measured in a process of its own and kept as a file: a crash loses one of them.
+"""The cases of a benchmark, measured in processes of their own and each kept as a file: a crash loses few of them.
 
 A case is one workload on one mesh, both as typed, or another pair of words. One that this revision has measured already
 is not measured again.
@@ -26,6 +26,8 @@ from planner import Plan, plan
 
 Case = tuple[str, str]
 """Workload and mesh, as typed."""
+Outcomes = Callable[[Sequence[Case], float], Iterable[Mapping[str, Any]]]
+"""Measures cases, of which each may take so many seconds, and gives what was found of each, in their order."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +36,25 @@ class Cases:
 
     folder: Path
 
-    def measure(
-        self, wanted: Sequence[Case], measure: Callable[[str, str], Mapping[str, Any]], timeout: float, again: bool
-    ) -> None:
-        """Measures the cases, each by `measure(workload, mesh)` in a process of its own.
+    def measure(self, wanted: Sequence[Case], outcomes: Outcomes, timeout: float, again: bool) -> None:
+        """Measures cases and keeps each as soon as it is there.
 
         Args:
             timeout: seconds that a case may take.
             again: also what this revision has measured already.
         """
         at, here = revision(), conditions()
+        left = [case for case in wanted if again or not self.is_measured(case, at)]
         with bars() as shown:
-            task = shown.add_task("", total=len(wanted))
-            for case in wanted:
-                shown.update(task, description=" on ".join(case))
-                if again or not self.is_measured(case, at):
-                    self.store(case, here, outcome(case, measure, timeout))
-                shown.advance(task)
+            task = shown.add_task("", total=len(left))
+            for case, found in zip(left, outcomes(left, timeout), strict=True):
+                self.store(case, here, found)
+                shown.update(task, advance=1, description=" on ".join(case))
 
     def command(
         self,
         meshes: Sequence[str],
-        measure: Callable[[str, str], Mapping[str, Any]],
+        outcomes: Outcomes,
         report: Callable[[], None],
         timeout: float,
         about: str,
@@ -82,7 +81,7 @@ class Cases:
             limit: Annotated[float, typer.Option("--timeout", help="Seconds that a case may take.")] = timeout,
         ) -> None:
             wanted = [(name, mesh) for name in workload_names or known for mesh in only or meshes]
-            self.measure(wanted, measure, limit, again)
+            self.measure(wanted, outcomes, limit, again)
             report()
 
         main.__doc__ = about
@@ -122,6 +121,11 @@ class Cases:
 
     def _path(self, case: Case) -> Path:
         return self.folder / f"{'-'.join(case)}.json"
+
+
+def one_by_one(measure: Callable[[str, str], Mapping[str, Any]]) -> Outcomes:
+    """Each case in a process of its own, by `measure(workload, mesh)`."""
+    return lambda cases, timeout: (outcome(case, measure, timeout) for case in cases)
 
 
 def outcome(case: Case, measure: Callable[[str, str], Mapping[str, Any]], timeout: float) -> Mapping[str, Any]:

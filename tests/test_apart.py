@@ -29,7 +29,7 @@ class Probed:
 
 def calls_of(programs: Sequence[Packed]) -> list[list[float]]:
     """Runs in a process of its own."""
-    probes, samples = time_apart(("mlp", "2x4"), programs, 0, Probed)
+    probes, (samples,) = time_apart([("mlp", "2x4")], [programs], 0, Probed)
     assert probes == ([PROBED],)
     return samples
 
