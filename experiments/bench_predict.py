@@ -85,6 +85,8 @@ def measured_together(cases: Sequence[Case], timeout: float) -> list[Mapping[str
     """
     found: list[Mapping[str, Any]] = [outcome(case, compile_case, timeout) for case in cases]
     executables = {place: each["executables"] for place, each in enumerate(found) if "failure" not in each}
+    if not executables:
+        return found
     try:
         samples, profile = call_in_child(
             time_together,

@@ -3,7 +3,9 @@
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,7 +14,7 @@ from jax.sharding import AbstractMesh
 from costmodel.model import measured_model
 from experiments import bench_plan_time, bench_plans, bench_predict, bench_solver
 from experiments.bench_plans import Timed, verdict
-from experiments.cases import Cases
+from experiments.cases import Case, Cases
 from experiments.child import ChildFailed, call_in_child
 from experiments.results import revision
 from experiments.workloads import workload
@@ -120,3 +122,39 @@ def test_predictions_of_another_revision_are_made_again() -> None:
     here = record | {"conditions": f"today, revision {revision()}"}
     assert bench_predict.repriced(here) is here
     assert bench_predict.repriced({"case": ["mlp", "8"], "conditions": "", "failure": "exit code 3"})["failure"]
+
+
+def test_what_does_not_compile_takes_nothing_else_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, mesh, model = workload("heat-1d"), AbstractMesh((2, 4), ("x", "y")), measured_model("cpu-2core-amd.json")
+    planned = plan(work.fn, work.example_args, mesh, cost_model=model)
+    program = {"names": ["planned"], "plan": planned.to_json()}
+    compiled = {"programs": [program], "planned_with": model.to_json(), "executables": ["code"]}
+
+    def outcome(case: Case, *_: object) -> Mapping[str, Any]:
+        return compiled if case[0] == "heat-1d" else {"failure": "exit code 3"}
+
+    def in_child(function: object, cases: Sequence[Case], executables: object, **_: object) -> object:
+        assert function is bench_predict.time_together
+        assert (cases, executables) == ([("heat-1d", "2x4")] * len(cases), [["code"]] * len(cases))
+        return [[[1.0, 2.0]] for _ in cases], model.to_json()
+
+    monkeypatch.setattr(bench_predict, "outcome", outcome)
+    monkeypatch.setattr(bench_predict, "call_in_child", in_child)
+    monkeypatch.setattr(bench_predict, "TOGETHER", 2)
+    cases = [("mlp", "2x4"), ("heat-1d", "2x4"), ("heat-1d", "2x4")]
+    failed, *found = bench_predict.measured(cases, 60.0)
+    assert failed == {"failure": "exit code 3"}
+    for each in found:
+        assert each["programs"] == [
+            {**program, "samples": [1.0, 2.0], "predicted_seconds": planned.prediction.step_seconds}
+        ]
+
+
+def test_a_crash_of_what_times_is_told_of_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise ChildFailed("exit code 9")
+
+    monkeypatch.setattr(bench_predict, "outcome", lambda *_: {"executables": []})
+    monkeypatch.setattr(bench_predict, "call_in_child", crash)
+    found = list(bench_predict.measured([("mlp", "2x4"), ("gpt", "2x4")], 60.0))
+    assert found == [{"failure": "exit code 9"}] * 2
