@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,9 @@ ENOUGH_REPEATS = 0.98
 """No more processes where the first half of the calls ranks programs so like the second, whatever was predicted."""
 TOGETHER = 9
 """Cases that share a calibration, at most."""
+MOST_BYTES = 50_000_000
+"""Of executables in a process: Linux lets one map 65,530 pieces of memory, and a kernel's code takes several, which is
+one for each 1,400 bytes."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
@@ -71,35 +72,46 @@ prediction ranks programs more surely than the clock.
 
 def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
     """What was found of each case; those of a group are there together."""
-    for _, alike in groupby(cases, key=itemgetter(1)):
-        of_mesh = list(alike)
-        for first in range(0, len(of_mesh), TOGETHER):
-            yield from measured_together(of_mesh[first : first + TOGETHER], timeout)
+    group: list[tuple[Case, Mapping[str, Any]]] = []
+    for case in cases:
+        compiled = outcome(case, compile_case, timeout)
+        if group and not fits(group, case, compiled):
+            yield from measured_together(group, timeout)
+            group = []
+        group.append((case, compiled))
+    yield from measured_together(group, timeout)
 
 
-def measured_together(cases: Sequence[Case], timeout: float) -> list[Mapping[str, Any]]:
-    """For each case its programs' names, predicted seconds and the seconds of their calls.
+def fits(group: Sequence[tuple[Case, Mapping[str, Any]]], case: Case, compiled: Mapping[str, Any]) -> bool:
+    """Whether one process can time a case's programs beside those of a group."""
+    executables = [each.get("executables", ()) for each in (compiled, *(of_case for _, of_case in group))]
+    size = sum(program.bytes for of_case in executables for program in of_case)
+    return case[1] == group[0][0][1] and len(group) < TOGETHER and size <= MOST_BYTES
+
+
+def measured_together(group: Sequence[tuple[Case, Mapping[str, Any]]], timeout: float) -> list[Mapping[str, Any]]:
+    """For each case, given with what `compile_case` found, its programs' names, predicted seconds and seconds of calls.
 
     Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
     chosen how the programs change layouts.
     """
-    found: list[Mapping[str, Any]] = [outcome(case, compile_case, timeout) for case in cases]
+    found = [compiled for _, compiled in group]
     executables = {place: each["executables"] for place, each in enumerate(found) if "failure" not in each}
     if not executables:
         return found
     try:
         samples, profile = call_in_child(
             time_together,
-            [cases[place] for place in executables],
+            [group[place][0] for place in executables],
             [*executables.values()],
-            timeout_seconds=timeout * len(cases),
+            timeout_seconds=timeout * len(group),
         )
     except ChildFailed as error:
         return [each if "failure" in each else {"failure": str(error)} for each in found]
     for place, of_case in zip(executables, samples, strict=True):
-        compiled = found[place]
+        case, compiled = group[place]
         programs = [{**program, "samples": taken} for program, taken in zip(compiled["programs"], of_case, strict=True)]
-        found[place] = predicted(cases[place], programs, compiled["planned_with"], profile)
+        found[place] = predicted(case, programs, compiled["planned_with"], profile)
     return found
 
 

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh
 
 from costmodel.model import measured_model
 from experiments import bench_plan_time, bench_plans, bench_predict, bench_solver
+from experiments.apart import Packed
 from experiments.bench_plans import Timed, verdict
 from experiments.cases import Case, Cases
 from experiments.child import ChildFailed, call_in_child
@@ -20,6 +21,8 @@ from experiments.results import revision
 from experiments.workloads import workload
 from planner import plan
 from tests.problems import small_problem
+
+CODE = Packed((b"code",), ())
 
 
 def timed(names: str, *samples: float) -> Timed:
@@ -128,14 +131,14 @@ def test_what_does_not_compile_takes_nothing_else_along(monkeypatch: pytest.Monk
     work, mesh, model = workload("heat-1d"), AbstractMesh((2, 4), ("x", "y")), measured_model("cpu-2core-amd.json")
     planned = plan(work.fn, work.example_args, mesh, cost_model=model)
     program = {"names": ["planned"], "plan": planned.to_json()}
-    compiled = {"programs": [program], "planned_with": model.to_json(), "executables": ["code"]}
+    compiled = {"programs": [program], "planned_with": model.to_json(), "executables": [CODE]}
 
     def outcome(case: Case, *_: object) -> Mapping[str, Any]:
         return compiled if case[0] == "heat-1d" else {"failure": "exit code 3"}
 
     def in_child(function: object, cases: Sequence[Case], executables: object, **_: object) -> object:
         assert function is bench_predict.time_together
-        assert (cases, executables) == ([("heat-1d", "2x4")] * len(cases), [["code"]] * len(cases))
+        assert (cases, executables) == ([("heat-1d", "2x4")] * len(cases), [[CODE]] * len(cases))
         return [[[1.0, 2.0]] for _ in cases], model.to_json()
 
     monkeypatch.setattr(bench_predict, "outcome", outcome)
@@ -158,3 +161,14 @@ def test_a_crash_of_what_times_is_told_of_each_case(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bench_predict, "call_in_child", crash)
     found = list(bench_predict.measured([("mlp", "2x4"), ("gpt", "2x4")], 60.0))
     assert found == [{"failure": "exit code 9"}] * 2
+
+
+def test_cases_share_a_process_as_far_as_it_can_map_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def together(group: Sequence[tuple[Case, object]], *_: object) -> list[list[str]]:
+        return [[name for (name, _), _ in group]]
+
+    monkeypatch.setattr(bench_predict, "outcome", lambda *_: {"executables": [CODE, CODE]})
+    monkeypatch.setattr(bench_predict, "measured_together", together)
+    monkeypatch.setattr(bench_predict, "MOST_BYTES", 17)
+    cases = [("mlp", "2x4"), ("gpt", "2x4"), ("moe", "2x4"), ("moe", "8"), ("gpt", "8")]
+    assert list(bench_predict.measured(cases, 60.0)) == [["mlp", "gpt"], ["moe"], ["moe", "gpt"]]
