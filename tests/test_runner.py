@@ -66,9 +66,8 @@ def test_killed_at_random_moments_and_resumed_nothing_is_lost_or_repeated(tmp_pa
     reached = [0]
     for _ in range(KILLS):
         victim = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        begun = (killed / "results.csv").exists()
-        while victim.poll() is None and not begun:  # importing takes most of its time
-            begun = (killed / "results.csv").exists()
+        while victim.poll() is None and not (killed / "results.csv").exists():  # importing takes most of its time
+            time.sleep(0.01)
         time.sleep(drawn.uniform(0.0, 1.5) + 1.5 * (reached[-1] > 0))
         victim.send_signal(drawn.choice((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)))
         victim.communicate(timeout=60)
