@@ -45,14 +45,16 @@ ENOUGH_REPEATS = 0.98
 TOGETHER = 9
 """Cases that share a calibration, at most."""
 MOST_BYTES = 50_000_000
-"""Of executables in a process: Linux lets one map 65,530 pieces of memory, and a kernel's code takes several, which is
-one for each 1,400 bytes."""
+"""Of executables in a process. Linux lets one map 65,530 pieces of memory, and a kernel's code takes several: mlp's
+programs one for each 1,400 bytes. That leaves nearly half to calibration, and to programs whose kernels are smaller."""
 COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 20, 22, 23))
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
+Compiled = tuple[Case, Mapping[str, Any]]
+"""A case and what `compile_case` found of it, or its "failure"."""
 ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
@@ -72,25 +74,25 @@ prediction ranks programs more surely than the clock.
 
 def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
     """What was found of each case; those of a group are there together."""
-    group: list[tuple[Case, Mapping[str, Any]]] = []
+    group: list[Compiled] = []
     for case in cases:
-        compiled = outcome(case, compile_case, timeout)
-        if group and not fits(group, case, compiled):
+        compiled = case, outcome(case, compile_case, timeout)
+        if group and not fit([*group, compiled]):
             yield from measured_together(group, timeout)
             group = []
-        group.append((case, compiled))
+        group.append(compiled)
     yield from measured_together(group, timeout)
 
 
-def fits(group: Sequence[tuple[Case, Mapping[str, Any]]], case: Case, compiled: Mapping[str, Any]) -> bool:
-    """Whether one process can time a case's programs beside those of a group."""
-    executables = [each.get("executables", ()) for each in (compiled, *(of_case for _, of_case in group))]
-    size = sum(program.bytes for of_case in executables for program in of_case)
-    return case[1] == group[0][0][1] and len(group) < TOGETHER and size <= MOST_BYTES
+def fit(group: Sequence[Compiled]) -> bool:
+    """Whether one process can time all programs of a group."""
+    meshes = {mesh for (_, mesh), _ in group}
+    size = sum(program.bytes for _, compiled in group for program in compiled.get("executables", ()))
+    return len(meshes) == 1 and len(group) <= TOGETHER and size <= MOST_BYTES
 
 
-def measured_together(group: Sequence[tuple[Case, Mapping[str, Any]]], timeout: float) -> list[Mapping[str, Any]]:
-    """For each case, given with what `compile_case` found, its programs' names, predicted seconds and seconds of calls.
+def measured_together(group: Sequence[Compiled], timeout: float) -> list[Mapping[str, Any]]:
+    """For each case its programs' names, predicted seconds and the seconds of their calls.
 
     Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
     chosen how the programs change layouts.
