@@ -29,7 +29,7 @@ import time
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,7 +40,6 @@ import jax.numpy as jnp
 import numpy as np
 from cases import Case
 from odd_programs import odd_cases
-from packages import PACKAGES
 from planned import Job, Outcome, outcomes
 from random_programs import draw
 
@@ -225,9 +224,19 @@ def odd_job(name: str) -> Job:
     return Job(case, MESHES, DRAWN)
 
 
+def package_names(count: int) -> list[str]:
+    return list(packages())
+
+
 def package_job(name: str) -> Job:
     jax.config.update("jax_enable_x64", False)
-    return Job(PACKAGES[name](), MESHES, 1)
+    return Job(packages()[name](), MESHES, 1)
+
+
+def packages() -> Mapping[str, Callable[[], Case]]:
+    from packages import PACKAGES  # which imports a dozen libraries
+
+    return PACKAGES
 
 
 @dataclass(frozen=True)
@@ -250,7 +259,7 @@ SOURCES = {
     "vmapped": Source(harness_names, lambda: harness_maker(BATCH)),
     "random": Source(lambda count: list(map(str, range(count))), lambda: random_job),
     "odd": Source(lambda count: [case.name for case in odd_cases()], lambda: odd_job, together=4),
-    "packages": Source(lambda count: list(PACKAGES), lambda: package_job, together=1),
+    "packages": Source(package_names, lambda: package_job, together=1),
 }
 
 

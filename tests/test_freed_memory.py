@@ -17,7 +17,7 @@ from experiments.child import call_in_child
 
 PAGES = 8 * 4096
 """Of 16 MiB on each of eight devices."""
-CALLS = 40
+CALLS = 16
 
 
 def faults(kept: bool) -> float:

@@ -82,7 +82,6 @@ class Attempt:
 def calibration() -> Calibration:
     made = Calibration(jax.devices(), (2**12, 2**17, 2**22), ("float32",))
     made.compile()
-    made.time_round()  # for plans; what they are judged by has more
     return made
 
 
@@ -114,7 +113,7 @@ def gathering(calibration: Calibration) -> list[Attempt]:
         return lambda x: lax.fori_loop(0, TURNS, turn, x)
 
     plans = {
-        name: plan(turns(specs), (x,), mesh, in_specs=rows, out_specs=rows, cost_model=calibration.model())
+        name: plan(turns(specs), (x,), mesh, in_specs=rows, out_specs=rows)
         for name, specs in (("gathered", PartitionSpec()), ("kept", rows))
     }
     gathers = plans["gathered"].prediction.collectives  # over both axes at once or, by some prices, one by one
@@ -125,8 +124,7 @@ def gathering(calibration: Calibration) -> list[Attempt]:
 @pytest.mark.parametrize("name", [pytest.param("mlp", marks=pytest.mark.long), "sigmoid-layer-grad"])
 def test_the_clock_agrees_with_the_model(calibration: Calibration, name: str) -> None:
     work, mesh = workload(name), jax.make_mesh((2, 4), ("x", "y"))
-    donated, model = work.donate_argnums, calibration.model()
-    planned = plan(work.fn, work.example_args, mesh, donate_argnums=donated, cost_model=model)
+    planned = plan(work.fn, work.example_args, mesh, donate_argnums=work.donate_argnums)
     plans = {**contenders(planned), **random_plans(planned, 4)}
     assert raced(calibration, plans, work.make_args(jax.random.key(0)))[-1].verdict() == []
 
