@@ -17,14 +17,13 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
 
 setup: .venv/installed
 
-# Stamps, so that each step is done again only when what it reads has changed. Bytecode is left to whoever imports a
-# package first: half of the installing is that of packages that nobody imports.
+# Stamps, so that each step is done again only when what it reads has changed.
 .venv/locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Meshwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version)." \
 	       "Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --no-deps --no-compile -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements.lock
 	touch $@
 
 .venv/installed: .venv/locked pyproject.toml

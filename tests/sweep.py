@@ -224,10 +224,6 @@ def odd_job(name: str) -> Job:
     return Job(case, MESHES, DRAWN)
 
 
-def package_names(count: int) -> list[str]:
-    return list(packages())
-
-
 def package_job(name: str) -> Job:
     jax.config.update("jax_enable_x64", False)
     return Job(packages()[name](), MESHES, 1)
@@ -259,7 +255,7 @@ SOURCES = {
     "vmapped": Source(harness_names, lambda: harness_maker(BATCH)),
     "random": Source(lambda count: list(map(str, range(count))), lambda: random_job),
     "odd": Source(lambda count: [case.name for case in odd_cases()], lambda: odd_job, together=4),
-    "packages": Source(package_names, lambda: package_job, together=1),
+    "packages": Source(lambda count: list(packages()), lambda: package_job, together=1),
 }
 
 
