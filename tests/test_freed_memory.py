@@ -17,7 +17,8 @@ from experiments.child import call_in_child
 
 PAGES = 8 * 4096
 """Of 16 MiB on each of eight devices."""
-CALLS = 16
+CALLS = 40
+"""Until then memory is handed out now and then even where it is kept, where other work delays who frees it."""
 
 
 def faults(kept: bool) -> float:
