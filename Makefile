@@ -17,14 +17,15 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
 
 setup: .venv/installed
 
-# Stamps, so that each step is done again only when what it reads has changed.
+# Stamps, so that each step is done again only when what it reads has changed. Bytecode is compiled on all cores, where
+# pip would take one; as with pip, files that do not compile, some packages' tests, stop nothing.
 .venv/locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Meshwright needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version)." \
 	       "Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --no-deps --no-compile -r requirements.lock
-	-$(BIN)/python -m compileall -q -j 0 .venv/lib  # on all cores, where pip would take one
+	-$(BIN)/python -m compileall -q -j 0 .venv/lib
 	touch $@
 
 .venv/installed: .venv/locked pyproject.toml
