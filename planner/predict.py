@@ -74,7 +74,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     temporary = highest.nbytes - standing  # some temporaries lie in what is idle of donated arguments
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
-    overhead += refetch_seconds(cost.device, program, over_time, temporary)
+    overhead += refetch_seconds(cost.device, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead += _untiled_seconds(over_time)
     overhead += _copied_seconds(cost.device, over_time)

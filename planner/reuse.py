@@ -17,17 +17,18 @@ import numpy as np
 from costmodel.topology import Device
 from planner.buffers import Timeline
 from planner.fusion import NAMES_ONLY
+from planner.memory import with_memory_of_their_own
 from planner.program import Array, Instruction, Program
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
 
 
-def refetch_seconds(device: Device, program: Program, over_time: Timeline, temporary_bytes: float) -> float:
+def refetch_seconds(device: Device, program: Program, over_time: Timeline, all_bytes: float) -> float:
     """Beyond the prices of ops and collectives, of one call of a program.
 
     Args:
-        temporary_bytes: of the memory that temporary arrays take.
+        all_bytes: of all memory that the program takes: no more can lie between, however often it is touched.
     """
     touched, after = 0.0, dict[Array, float]()
     again: list[tuple[float, float, float]] = []  # how often, bytes, and bytes touched since
@@ -47,11 +48,26 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, tempo
         for array in root.results:
             touched += _part(root, array)
             after[array] = touched
-    again.append((1.0, temporary_bytes, touched))
+    again.append((1.0, _first_written(program, over_time), touched))
     inside = (each for one in program.walk() for body in one.bodies for each in body.instructions)
     again += ((each.count, _of_a_round(each), touched) for each in inside)
     times, nbytes, distances = np.array(again).T
-    return float(times @ device.refetch_seconds(nbytes, distances))
+    return float(times @ device.refetch_seconds(nbytes, np.minimum(distances, all_bytes)))
+
+
+def _first_written(program: Program, over_time: Timeline) -> float:
+    """Bytes of the memory of temporary arrays in which nothing was before in this call, but what collectives bring."""
+    brought = {array for one in program.walk() if one.collectives for array in one.results}
+    from_afar = {id(alive) for array, alive in over_time.arrays.items() if array in brought}
+    alive = highest = found = 0.0
+    temporary = [one for one in with_memory_of_their_own(over_time.allocations) if one.role == "temporary"]
+    begins = [(one.start, one.nbytes, id(one) in from_afar) for one in temporary]
+    for _, nbytes, is_brought in sorted([*begins, *((one.end + 1, -one.nbytes, False) for one in temporary)]):
+        alive += nbytes
+        if not is_brought:
+            found += max(0.0, alive - highest)
+        highest = max(highest, alive)
+    return found
 
 
 def hands_on(kernel: Sequence[Instruction]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from planner import plan
 from planner.buffers import Timeline
 from planner.fusion import LIBRARY, Traits
 from planner.graph import Op, Value
+from planner.memory import Allocation
 from planner.program import Array, Collective, Instruction, Program
 from planner.reuse import refetch_seconds
 
@@ -42,11 +44,11 @@ def op(reads: Sequence[Array], *writes: Array, name: str = "sin", count: float =
     return Instruction(name, traits, tuple(reads), writes, "", count, **more)
 
 
-def seconds(*instructions: Instruction, temporary_bytes: float = 0.0, **over_time: Any) -> float:
+def seconds(*instructions: Instruction, all_bytes: float = math.inf, **over_time: Any) -> float:
     """Each instruction is a kernel of its own."""
     programs = [Program((), instructions, ()), *(body for one in instructions for body in one.bodies)]
     kernels = {program: [(one,) for one in program.instructions] for program in programs}
-    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, **over_time), temporary_bytes)
+    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
 
 
 def test_the_farther_back_the_longer_it_takes_to_read_again() -> None:
@@ -64,6 +66,13 @@ def test_distances_are_bytes_read_and_written_since() -> None:
     assert seconds(op([], a), between, op([a], c)) == pytest.approx(far(SMALL, 2 * LARGE))
     twice = seconds(op([], a), between, op([a], c), op([a], d))
     assert twice == pytest.approx(far(SMALL, 2 * LARGE) + far(SMALL, SMALL))
+
+
+def test_no_more_lies_between_than_there_is_however_often_it_is_touched() -> None:
+    a, b = array(SMALL), array(LARGE)
+    again_and_again = [op([], b), *(op([b], array(4)) for _ in range(8))]
+    far_off = seconds(op([], a), *again_and_again, op([a], array(4)), all_bytes=SMALL + LARGE)
+    assert far_off == pytest.approx(far(SMALL, SMALL + LARGE) + far(LARGE, 0) + 7 * far(LARGE, LARGE), rel=0.01)
 
 
 def test_arguments_are_priced_by_their_ops() -> None:
@@ -126,7 +135,7 @@ def test_what_computes_something_on_the_way_to_a_new_shape_writes_it() -> None:
     reader = op([made], array(4))
     program = Program((), (op([], a), halved, shaped, reader), ())
     over_time = Timeline(kernels={program: [program.instructions[:1], (halved, shaped), (reader,)]})
-    assert refetch_seconds(DEVICE, program, over_time, 0.0) == pytest.approx(2 * far(LARGE, 0))
+    assert refetch_seconds(DEVICE, program, over_time, math.inf) == pytest.approx(2 * far(LARGE, 0))
 
 
 def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
@@ -151,8 +160,22 @@ def test_no_round_has_had_before_what_it_takes_out_of_an_array_of_all_rounds_or_
 
 
 def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
-    last = op([array(LARGE)], array(LARGE))
-    assert seconds(last, temporary_bytes=SMALL) == pytest.approx(far(SMALL, 2 * LARGE))
+    a, b, c = array(SMALL), array(SMALL), array(2 * SMALL)
+    made = [op([array(LARGE)], one) for one in (a, b, c)]
+    alive = {one: Allocation(one.nbytes, start, end, "") for one, start, end in ((a, 0, 2), (b, 1, 2), (c, 4, 6))}
+    touched = 3 * LARGE + 4 * SMALL
+    assert seconds(*made, arrays=alive) == pytest.approx(far(2 * SMALL, touched)), "c lies where a and b were"
+    argument = {array(LARGE): Allocation(LARGE, 0, 6, "", role="argument")}
+    assert seconds(*made, arrays=alive | argument) == seconds(*made, arrays=alive)
+
+
+def test_collectives_take_as_long_wherever_they_write() -> None:
+    brought, made = array(LARGE), array(LARGE)
+    gather = op([], brought, collectives=(Collective("all-gather", LARGE, ("x",), 1.0, 1e-6, ""),))
+    alive = {brought: Allocation(LARGE, 0, 2, ""), made: Allocation(LARGE, 1, 3, "")}
+    alone = seconds(gather, arrays={brought: alive[brought]})
+    assert alone == 0
+    assert seconds(gather, op([], made), arrays=alive) == pytest.approx(far(LARGE, 2 * LARGE))
 
 
 def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
