@@ -34,8 +34,6 @@ WIDEST_RATIO = 2.0
 WIDEST_SHIFT = 3.0
 """By which all programs together may be off: what a machine's speed drifts within minutes."""
 ATTEMPTS = 4
-ROUNDS = 2
-"""Of probes, before each attempt: the median of fewer is what another process made of it."""
 TURNS = 64
 """Of a loop, so that nothing counts that happens once in a call: memory that the system hands out anew, or does not."""
 
@@ -82,6 +80,7 @@ class Attempt:
 def calibration() -> Calibration:
     made = Calibration(jax.devices(), (2**12, 2**17, 2**22), ("float32",))
     made.compile()
+    made.time_round()  # with that of the first attempt there are two: one alone is what another process made of it
     return made
 
 
@@ -90,8 +89,7 @@ def raced(calibration: Calibration, plans: Mapping[str, Plan], args: Sequence[ja
     programs = compile_programs(plans)
     attempts: list[Attempt] = []
     while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].verdict() == []):
-        for _ in range(ROUNDS):
-            calibration.time_round()
+        calibration.time_round()
         samples = race(programs, args, least_rounds=7 * (1 + len(attempts)), least_seconds=0.1)
         medians = map(float, map(np.median, samples))
         measured = {program.names[0]: taken for program, taken in zip(programs, medians, strict=True)}

@@ -1,4 +1,4 @@
-"""A hundred random programs, planned and run and held against the unsharded result; `make test-random` takes more."""
+"""Sixty random programs, planned and run and held against the unsharded result; `make test-random` takes more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from planned import Job, outcomes
 from random_programs import draw
 
-COUNT, TOGETHER = 100, 10
+COUNT, TOGETHER = 60, 10
 
 
 @pytest.mark.filterwarnings("ignore::planner.ReplicatedPrimitiveWarning")

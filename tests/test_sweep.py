@@ -6,14 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SWEEP = Path(__file__).with_name("sweep.py")
 
 
-@pytest.mark.parametrize(("source", "only"), [("odd", "nothing"), ("harness", "asin_shape_float32")])
-def test_a_sweep_runs_its_cases(tmp_path: Path, source: str, only: str) -> None:
-    command = [sys.executable, SWEEP, source, "--only", only, "--results", tmp_path / "found.jsonl"]
+def test_a_sweep_runs_its_cases(tmp_path: Path) -> None:
+    only = ["--only", "asin_shape_float32", "--results", tmp_path / "found.jsonl"]
+    command = [sys.executable, SWEEP, "harness", *only]
     ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "1 cases: 1 passed" in ran.stdout

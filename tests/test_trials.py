@@ -38,13 +38,13 @@ def test_less_memory_is_kept() -> None:
 
 
 def test_layouts_take_turns_with_the_plan() -> None:
-    planned, _ = measured("mlp", "planned", mesh="8")
+    planned, _ = measured("sigmoid-layer-grad", "planned", mesh="8")
     assert planned["times_plan_low"] == planned["times_plan"] == 1
-    replicated, _ = measured("mlp", "replicated", mesh="8", calls=7)
+    replicated, _ = measured("sigmoid-layer-grad", "replicated", mesh="8", calls=7)
     assert replicated["times_plan_low"] > 1, "eight devices do the same work on two cores"
     same, _ = measured("sum-axis", "data-parallel", mesh="8")
     assert same["times_plan"] == 1, "one program"
-    alone, _ = measured("mlp", "replicated", mesh="8", profile=None, calls=1)
+    alone, _ = measured("sigmoid-layer-grad", "replicated", mesh="8", profile=None, calls=1)
     assert alone["times_plan_low"] == alone["times_plan"] == alone["times_plan_high"], "one call"
 
 
