@@ -14,6 +14,7 @@ from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.fusion import in_tiles
 from planner.memory import Peak, peak
+from planner.pieces import unassembled
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
 from planner.reuse import hands_on, refetch_seconds
@@ -35,7 +36,7 @@ class Prediction:
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
         overhead_seconds: what calling the program takes, whatever it computes, what devices wait for each other, where
             they share cores, and for their host in loops, what comes from memory again, what several kernels compute,
-            and what is copied lest it be written over; see `costmodel.calls.CallCost`, `costmodel.waits`,
+            or none, and what is copied lest it be written over; see `costmodel.calls.CallCost`, `costmodel.waits`,
             `costmodel.Device` and `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point.
         collectives: in program order.
@@ -76,6 +77,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost.device, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
+    overhead -= _unassembled_seconds(over_time)
     overhead += _untiled_seconds(over_time)
     overhead += _copied_seconds(cost.device, over_time)
     overhead += _idle_seconds(cost, program, over_time)
@@ -91,6 +93,12 @@ def _untiled_seconds(over_time: Timeline) -> float:
         for kernel, root in roots
         if root.untiled_seconds and not all(map(_in_tiles, kernel))
     )
+
+
+def _unassembled_seconds(over_time: Timeline) -> float:
+    """What putting together takes, as all-to-alls and kernels are priced, that nobody does."""
+    not_done = (one for kernels in over_time.kernels.values() for one in unassembled(kernels))
+    return sum(one.count * max(1.0, over_time.parts.get(one, 1.0)) * one.again_seconds for one in not_done)
 
 
 def _in_tiles(one: Instruction) -> bool:

@@ -45,6 +45,7 @@ class Array:
         home: where the value is laid out, if this is the layout that it was made in.
         shared: whether it lies in the memory of another array.
         pieces: how many arrays, all alike, it is for the compiler.
+        along: the dimension along which pieces that have arrived lie side by side.
     """
 
     shape: tuple[int, ...]
@@ -54,6 +55,7 @@ class Array:
     home: Home | None = None
     shared: bool = False
     pieces: int = 1
+    along: int = 0
 
     @property
     def nbytes(self) -> float:
@@ -79,7 +81,7 @@ class Instruction:
         traits: how it fuses.
         count: how often it runs in one call of the program.
         seconds: on the device itself, each time that it runs.
-        again_seconds: for each further kernel that computes it too.
+        again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
         untiled_seconds: beside `seconds`, where the kernel that it ends is not computed tile by tile; see
             `planner.fusion.in_tiles`.
         collectives: what it communicates, all times together.

@@ -18,6 +18,7 @@ from costmodel.topology import Device
 from planner.buffers import Timeline
 from planner.fusion import NAMES_ONLY
 from planner.memory import with_memory_of_their_own
+from planner.pieces import unassembled
 from planner.program import Array, Instruction, Program
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
@@ -32,9 +33,10 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, all_b
     """
     touched, after = 0.0, dict[Array, float]()
     again: list[tuple[float, float, float]] = []  # how often, bytes, and bytes touched since
+    not_done = unassembled(over_time.kernels[program])
     for kernel in over_time.kernels[program]:
         root, read = kernel[-1], _read(kernel, over_time)
-        if hands_on(kernel):
+        if hands_on(kernel) or root in not_done:
             after |= {array: after[before] for array in root.results for before in read if before in after}
             continue
         since: dict[Array, float] = {}

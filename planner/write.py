@@ -343,7 +343,7 @@ class _Writer:
             return made
         pieces = shard_count(move.axes, self.sizes) if parted else 1  # one for each device
         sent = Array(array.shape, name, source, value, pieces=pieces)
-        arrived = Array(made.shape, name, source, value, pieces=pieces)
+        arrived = Array(made.shape, name, source, value, pieces=pieces, along=move.along)
         how = PARTED if parted else REARRANGED
         there, back = resharder.copies_seconds(move, value.shape, value.itemsize)
         again = resharder.again_seconds(move, value.shape, value.itemsize)

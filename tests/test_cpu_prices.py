@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from forced import device_mesh
 from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
@@ -138,16 +139,20 @@ def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_read
     mesh, model = AbstractMesh((4,), ("x",)), CostModel(topology)
 
     def put_together(
-        came: PartitionSpec, needed: PartitionSpec, *fns: Callable[[jax.Array], jax.Array], width: int = 32
+        came: PartitionSpec,
+        needed: PartitionSpec,
+        *fns: Callable[[jax.Array], jax.Array],
+        width: int = 32,
+        out: PartitionSpec | None = None,
     ) -> float:
-        """How often the elements that a device has."""
+        """How often the elements that a device has, beside the first time."""
 
         def fn(x: jax.Array) -> list[jax.Array]:
             x = lax.with_sharding_constraint(x, NamedSharding(mesh, needed))
             return [each(x) for each in fns]
 
         x = S((64, width), "float32")
-        prediction = plan(fn, (x,), mesh, cost_model=model, in_specs=(came,), out_specs=needed).prediction
+        prediction = plan(fn, (x,), mesh, cost_model=model, in_specs=(came,), out_specs=out or needed).prediction
         assert [one.kind for one in prediction.collectives] == ["all-to-all"]
         return prediction.overhead_seconds / (16 * width * 1e-9)
 
@@ -156,3 +161,22 @@ def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_read
     assert put_together(columns, rows, jnp.sin, jnp.cos) == pytest.approx(1, abs=1e-3)
     assert put_together(rows, columns, jnp.sin, jnp.cos) == pytest.approx(0, abs=1e-3)
     assert put_together(columns, rows, jnp.sin, jnp.cos, width=64) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, row_sums, out=P("x")) == pytest.approx(-1, abs=1e-3), "summed piece by piece"
+    assert put_together(columns, rows, row_sums, lambda x: x.max(1), out=P("x")) == pytest.approx(-1, abs=1e-3)
+    assert put_together(columns, rows, row_sums, lambda x: x[:, 0], out=P("x")) == pytest.approx(1 / 32, abs=1e-3)
+
+
+def row_sums(x: jax.Array) -> jax.Array:
+    return x.sum(1)
+
+
+@pytest.mark.parametrize(("reader", "assembled"), [(jnp.sin, True), (row_sums, False)])
+def test_xla_sums_what_an_all_to_all_brings_piece_by_piece(
+    reader: Callable[[jax.Array], jax.Array], assembled: bool
+) -> None:
+    mesh = device_mesh(x=4)
+    columns, rows = (NamedSharding(mesh, spec) for spec in (P(None, "x"), P("x")))
+    fn = jax.jit(lambda x: reader(lax.with_sharding_constraint(x, rows)), in_shardings=columns, out_shardings=rows)
+    text = fn.lower(S((64, 32), "float32")).compile().as_text()
+    assert "all-to-all" in text
+    assert ("concatenate" in text) == assembled

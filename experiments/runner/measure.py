@@ -22,6 +22,7 @@ from costmodel import CostModel
 from costmodel.cpus import processor
 from executor import Audit, CompiledCollective, calibrate, check
 from executor.audit import compile_watched, held_against
+from executor.calibrate import COLLECTIVE_BYTES as ALL_BYTES
 from executor.race import Program, lower
 from experiments import arguments
 from experiments.arguments import Target
@@ -33,7 +34,7 @@ from experiments.runner.trial import Trial
 from planner import Collective, Infeasible, Plan, ProfileError, plan
 
 CALIBRATION_ROUNDS = 3
-COLLECTIVE_BYTES = tuple(2**power for power in range(10, 25, 2))
+COLLECTIVE_BYTES = ALL_BYTES[:-1]
 """Per device; no workload of size `test` communicates more at once."""
 
 REFERENCE_SIZE, REFERENCE_CALLS = 256, 15
