@@ -22,6 +22,7 @@ from jax.sharding import AbstractMesh
 from matplotlib.figure import Figure
 
 from costmodel import CostModel
+from executor.calibrate import COLLECTIVE_BYTES as ALL_BYTES
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders
 from executor.timers import typical_seconds
@@ -47,7 +48,7 @@ TOGETHER = 9
 MOST_BYTES = 50_000_000
 """Of executables in a process. Linux lets one map 65,530 pieces of memory, and a kernel's code takes several: mlp's
 programs one for each 1,400 bytes. That leaves nearly half to calibration, and to programs whose kernels are smaller."""
-COLLECTIVE_BYTES = tuple(2**power for power in (10, 12, 14, 16, 18, 19, 20, 22, 23))
+COLLECTIVE_BYTES = (*ALL_BYTES[:-2], 2**23)
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""

@@ -173,8 +173,7 @@ def test_collectives_take_as_long_wherever_they_write() -> None:
     brought, made = array(LARGE), array(LARGE)
     gather = op([], brought, collectives=(Collective("all-gather", LARGE, ("x",), 1.0, 1e-6, ""),))
     alive = {brought: Allocation(LARGE, 0, 2, ""), made: Allocation(LARGE, 1, 3, "")}
-    alone = seconds(gather, arrays={brought: alive[brought]})
-    assert alone == 0
+    assert seconds(gather, arrays={brought: alive[brought]}) == 0
     assert seconds(gather, op([], made), arrays=alive) == pytest.approx(far(LARGE, 2 * LARGE))
 
 
