@@ -22,7 +22,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner._jax_compat import source_line
 from planner.fold_rolls import fold_rolls
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, check, solve_operands
-from planner.simplify import fold_transposed_operands, fold_transpositions
+from planner.simplify import fold_transposed_operands, fold_transpositions, handed_on
 from planner.trace import Traced
 
 INLINED = frozenset({jex_primitives.jit_p, jex_primitives.closed_call_p, jex_primitives.call_p})
@@ -84,6 +84,8 @@ class _Builder:
                 inner, inner_consts = _open(inner)
                 with self.called_from(eqn):
                     results = self.inline(inner, inner_consts, operands, ops, seen)
+            elif (same := handed_on(eqn, operands)) is not None:
+                results = (same,)
             else:
                 results = self.append(eqn, operands, ops, seen)
             env.update(zip(eqn.outvars, results, strict=True))

@@ -4,6 +4,9 @@ A gradient of `x @ w` reads, in JAX, as a contraction and a transposition of its
 not where the plan puts a collective between them: then every device goes through the whole array against its grain,
 which on CPU takes longer than the contraction. The same contraction with its operands exchanged gives the result the
 other way round at once. And `x.T @ y` contracts the other dimension of `x` at once, which XLA does too.
+
+Equations that hand on their operand as it is, such as a roll by nothing, which JAX writes as a slice of everything and one
+of nothing, are no ops: along what they cut nothing could be split.
 """
 
 from __future__ import annotations
@@ -12,9 +15,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jax import lax
+from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as jex_primitives
 
 from planner.graph import Atom, Op, Value, aval_of, read_counts
+
+
+KEPT_AT_THE_SAME_SHAPE = (
+    jex_primitives.slice_p,
+    jex_primitives.dynamic_slice_p,
+    jex_primitives.squeeze_p,
+    jex_primitives.reshape_p,
+    jex_primitives.broadcast_in_dim_p,
+)
+"""What leaves its first operand as it is if the result has its shape."""
+
+
+def handed_on(eqn: JaxprEqn, operands: Sequence[Atom]) -> Atom | None:
+    """The operand that an equation's result is, as it is; None where there is anything to do."""
+    shape = eqn.outvars[0].aval.shape if eqn.outvars else None
+    if eqn.primitive in KEPT_AT_THE_SAME_SHAPE and eqn.params.get("sharding") is None:
+        return operands[0] if aval_of(operands[0]).shape == shape else None
+    if eqn.primitive is jex_primitives.concatenate_p:
+        return next((atom for atom in operands if aval_of(atom).shape == shape), None)
+    return None
 
 
 def fold_transpositions(ops: Sequence[Op], outputs: Sequence[Atom]) -> tuple[Op, ...]:

@@ -47,6 +47,8 @@ def halves_exchanged(x: jax.Array) -> jax.Array:
         (lambda x: jnp.roll(x, (2, 3), axis=(0, 1)), [(0, 2), (1, 3)]),
         (lambda x: jnp.concatenate([x[3:], x[:3]]), [(0, 13)]),
         (halves_exchanged, [(1, 12)]),
+        (lambda x: jnp.roll(x, (0, -2), axis=(0, 1)), [(1, 22)]),
+        (lambda x: jnp.roll(x, 16, axis=0) + x[:], []),
         (jnp.fft.fftshift, [(0, 8), (1, 12)]),
         (jax.grad(lambda x: (jnp.roll(x, 1, axis=0) * X).sum()), [(0, 15)]),
         (jax.grad(lambda x: (jnp.roll(x, -5, axis=1) * X).sum()), [(1, 5)]),
