@@ -42,6 +42,8 @@ class Traits(NamedTuple):
         parts: it is a loop for each part of its result, so that several read what it reads.
         reduces: the way a reduction goes, where that matters.
         spreads: it repeats each element of its operand for a row of its result.
+        places: how many places in an operand it works out for each place in its result; 0 where that is the same, but
+            for dimensions that are exchanged or go backwards.
     """
 
     loops: bool = False
@@ -57,12 +59,17 @@ class Traits(NamedTuple):
     parts: bool = False
     reduces: Reduces | None = None
     spreads: bool = False
+    places: int = 0
+
+    @property
+    def broadcasts(self) -> bool:
+        return self.reuses and not self.moves
 
 
 LIBRARY = Traits()
 """Contractions, sorts, collectives, loops: a kernel of its own."""
 
-SLICE = Traits(loops=True, takes=True, costly=False, reuses=True, moves=True)
+SLICE = Traits(loops=True, takes=True, costly=False, reuses=True, moves=True, places=1)
 """Taking a device's own part of an array."""
 
 NAMES_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "sharding_constraint", "copy", "name", "stop_gradient"})
@@ -100,12 +107,20 @@ COSTLY = frozenset(
 )  # fmt: skip
 """Elementwise ops (and gathers) that XLA computes once only."""
 
+MOST_WRITTEN = 15
+"""How often the code of an op may be in a kernel: once for each place of its result that readers work out apart
+(`kAllowedCodeDuplication` in xla/service/fusion_node_indexing_evaluation.cc)."""
+
 JOINS = frozenset({"concatenate", "roll"})
 
 MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
 
 TILED = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
 """Ops that a loop over tiles can hold, as far as they repeat no scalar; see `in_tiles`."""
+
+SAME_PLACES = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose", "rev"}) - {
+    "reshape", "squeeze", "expand_dims",
+}  # fmt: skip
 
 LOOPS = TILED | MOVES | {"broadcast_in_dim", "iota"}
 """Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""
@@ -150,8 +165,10 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     updates, joins = in_place or op.name == "dynamic_update_slice", op.name in JOINS or op.name == "pad"
     moves, unary = op.name in MOVES or updates, unary and not updates  # what is in place would be read elsewhere too
     spreads = reuses and _last(result.repeats, result.rank)
+    places = 0 if op.name in SAME_PLACES else 2 if op.name == "roll" else 1  # of a roll's two parts
     return Traits(
-        True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins, spreads=spreads
+        True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins, spreads=spreads,
+        places=places,
     )  # fmt: skip
 
 
@@ -221,21 +238,47 @@ class Kernel:
 
 @dataclass
 class _Draft:
-    """A kernel while it takes ops in. Ops map to how their readers in the kernel read them."""
+    """A kernel while it takes ops in. Ops map to how their readers in the kernel read them.
+
+    Attributes:
+        placed: for each op or input, the members that work out at which of its places it is read, and how many each.
+        written: how often a member's code is in the kernel.
+    """
 
     root: int
     members: dict[int, Traits] = field(default_factory=dict)
     reuses: dict[int, bool] = field(default_factory=dict)
     moves: dict[int, bool] = field(default_factory=dict)
     readers: dict[int, int] = field(default_factory=dict)
+    placed: dict[int, dict[int, int]] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)
 
     def add(self, index: int, how: Traits, operands: Sequence[int]) -> None:
         reused, moved = self.reuses.get(index, False), self.moves.get(index, False)
         self.members[index] = how
+        self.written[index] = self.times_written(index)
         for operand in operands:
             self.reuses[operand] = self.reuses.get(operand, False) or reused or how.reuses
             self.moves[operand] = self.moves.get(operand, False) or moved or how.moves or how.reuses
             self.readers[operand] = self.readers.get(operand, 0) + 1
+            placed = {index: how.places} if how.places else self.placed.get(index, {})
+            self.placed.setdefault(operand, {}).update(placed)
+
+    def times_written(self, index: int) -> int:
+        """How often the code of an op would be in the kernel."""
+        return sum(self.written[by] * times for by, times in self.placed.get(index, {}).items()) or 1
+
+    def written_too_often(self, index: int, how: Traits, elsewhere: bool) -> bool:
+        """Whether an op's code would be in the kernel more often than the compiler lets it; a broadcast's may be.
+
+        What joins arrays branches, and is written for each reader: for one only, but where all there is is a single op.
+
+        Args:
+            elsewhere: whether another kernel reads what it makes.
+        """
+        times = self.times_written(index)
+        joined_again = how.joins and (elsewhere or times > 1 or self.readers[index] > 1)
+        return (times > MOST_WRITTEN and not how.broadcasts) or (joined_again and len(self.members) > 1)
 
     def read_often(self, index: int) -> bool:
         """Whether an element of the operand would be computed more than once."""
@@ -306,7 +349,7 @@ def _grown(
                 continue
         elif not how.loops or maker in whole or (how.costly and (duplicated or draft.read_often(maker))):
             continue
-        if how.joins and duplicated and draft.moves[maker]:
+        if draft.written_too_often(maker, how, duplicated):
             continue
         if behaviour[root].updates and operands[root][0] in operands[maker] and (how.moves or draft.moves[maker]):
             continue  # it would read what has been written over (ShouldFuseInPlaceOp in instruction_fusion.cc)
@@ -335,7 +378,7 @@ def _read_once(
     count = len(behaviour)
 
     def broadcast(maker: int) -> bool:
-        return not alike and 0 <= maker < count and behaviour[maker].reuses and not behaviour[maker].moves
+        return not alike and 0 <= maker < count and behaviour[maker].broadcasts
 
     asked = (
         index

@@ -5,8 +5,8 @@ not where the plan puts a collective between them: then every device goes throug
 which on CPU takes longer than the contraction. The same contraction with its operands exchanged gives the result the
 other way round at once. And `x.T @ y` contracts the other dimension of `x` at once, which XLA does too.
 
-Equations that hand on their operand as it is, such as a roll by nothing, which JAX writes as a slice of everything and one
-of nothing, are no ops: along what they cut nothing could be split.
+Equations that hand on their operand as it is, such as a roll by nothing, which JAX writes as a slice of everything and
+one of nothing, are no ops: along what they cut nothing could be split.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as jex_primitives
 
 from planner.graph import Atom, Op, Value, aval_of, read_counts
-
 
 KEPT_AT_THE_SAME_SHAPE = (
     jex_primitives.slice_p,

@@ -76,7 +76,7 @@ def poisson() -> Program:
 
 
 def grouped_decode() -> Program:
-    """A token more, by queries that share keys and values, rotated by their position, from a cache that is written to."""
+    """A token more, by rotated queries that share keys and values, from a cache that is written to."""
     batch, kept, heads, shared, depth = 16, 256, 8, 2, 32
 
     def rotated(x: jax.Array, position: jax.Array) -> jax.Array:
