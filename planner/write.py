@@ -28,6 +28,7 @@ from planner.rearrange import rearranged
 from planner.reshard import Step
 from planner.scratch import op_scratch_bytes
 from planner.stages import LAST, Shapes, counted, stages
+from planner.updated import Updated, updates_in_place
 from planner.work import Work, most_elements
 
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
@@ -64,6 +65,7 @@ class _Writer:
         self.arrays: dict[Value, Array] = {}
         self.roots: dict[Value, Atom] = {}
         self.hoisted: dict[Value, Hoisted] = {}
+        self.updated = Updated(self.graph)
 
     def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
         """The value in the layout that it is made in."""
@@ -174,10 +176,15 @@ class _Writer:
             self.append(lines, f"part of {op.name}", LIBRARY, operands, arrays, op.source, count)
             operands = arrays
         how = LAST if steps else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
+        in_place = updates_in_place(op) and fetched[0] is not None
+        if in_place and how is LIBRARY and self.cost.backend == "cpu" and self.updated.needed_elsewhere(op):
+            copied = replace(fetched[0])
+            self.append(lines, f"copy for {op.name}", LIBRARY, operands[:1], (copied,), op.source, count)
+            operands[0] = copied
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
-            shares=(0,) if updates_in_place(op) and fetched[0] is not None else (),
+            shares=(0,) if in_place else (),
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
@@ -351,11 +358,6 @@ class _Writer:
         self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
         self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again)
         return made
-
-
-def updates_in_place(op: Op) -> bool:
-    """Whether the result takes the first operand's memory, where nobody needs that any more."""
-    return op.name == "dynamic_update_slice" or op.name.startswith("scatter")
 
 
 def _carry(op: Op, inputs: int) -> range:
