@@ -19,7 +19,7 @@ from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value, invariants, root_of
+from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants, root_of
 from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.opcost import inner_collectives, whole_seconds
@@ -117,7 +117,10 @@ class _Writer:
             where, often = (lines, count) if outer is None else (outer.before, outer.count)
             fetched = [self.fetch(a, use, copies, where, often, op) for a, use in zip(op.operands, uses, strict=True)]
             if outer is not None:
-                self.compute(op, fetched, outer.count, outer.before)
+                if _renames(op) and fetched[0] is not None:
+                    self.arrays[op.results[0]] = fetched[0]
+                else:
+                    self.compute(op, fetched, outer.count, outer.before)
                 for value in op.results:
                     made = {self.assignment.home(value): self.arrays[value]}
                     self.hoisted[value] = replace(outer, made=made, operand=None)
@@ -138,9 +141,9 @@ class _Writer:
         """Where an op of a loop is computed if it is the same in all rounds; None if it is not, or not worth it.
 
         As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
-        readers; here it stays.
+        readers; here it stays. What takes no memory of its own goes, lest its readers' collectives stay.
         """
-        stays = op.name in NAMES_ONLY or op.name in MOVES or op.name == "broadcast_in_dim"
+        stays = op.name in MOVES or (op.name == "broadcast_in_dim" and not _renames(op))
         if not self.hoisted or stays or op.bodies or op.effects:
             return None
         roots = (root_of(atom, self.roots) for atom in op.operands)
@@ -358,6 +361,13 @@ class _Writer:
         self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
         self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again)
         return made
+
+
+def _renames(op: Op) -> bool:
+    """Whether the result is the operand by another name: what is broadcast along dimensions of one element, too."""
+    if op.name == "broadcast_in_dim":
+        return math.prod(op.results[0].shape) == math.prod(aval_of(op.operands[0]).shape)
+    return op.name in NAMES_ONLY
 
 
 def _carry(op: Op, inputs: int) -> range:
