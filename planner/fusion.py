@@ -44,6 +44,7 @@ class Traits(NamedTuple):
         spreads: it repeats each element of its operand for a row of its result.
         places: how many places in an operand it works out for each place in its result; 0 where that is the same, but
             for dimensions that are exchanged or go backwards.
+        exchanges: devices send each other parts of its operand, which it reads beside what is there.
     """
 
     loops: bool = False
@@ -60,6 +61,7 @@ class Traits(NamedTuple):
     reduces: Reduces | None = None
     spreads: bool = False
     places: int = 0
+    exchanges: bool = False
 
     @property
     def broadcasts(self) -> bool:
@@ -399,7 +401,8 @@ def _read_once(
             for between in makers:
                 paths = behind[between] | bit.get(between, 0)
                 behind[reader] |= paths
-                fits = between not in once and behaviour[reader].takes and behaviour[between].loops
+                takes = behaviour[reader].takes and not behaviour[reader].exchanges
+                fits = takes and between not in once and behaviour[between].loops
                 apart[reader] |= apart[between] if fits else paths
             if maker is not None and apart[reader] & bit[maker]:
                 once.add(maker)

@@ -79,11 +79,11 @@ class _Builder:
 
         for eqn in jaxpr.eqns:
             operands = tuple(read(atom) for atom in eqn.invars)
-            if eqn.primitive in INLINED:
-                inner = eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
-                inner, inner_consts = _open(inner)
+            called = _called(eqn)
+            if called is not None:
+                inner, inner_consts = _open(called)
                 with self.called_from(eqn):
-                    results = self.inline(inner, inner_consts, operands, ops, seen)
+                    results = self.inline(inner, inner_consts, operands[len(operands) - len(inner.invars) :], ops, seen)
             elif (same := handed_on(eqn, operands)) is not None:
                 results = (same,)
             else:
@@ -138,6 +138,18 @@ class _Builder:
             self._constant_of[id(array)] = value
             self.constants[value] = array
         return self._constant_of[id(array)]
+
+
+def _called(eqn: jex_core.JaxprEqn) -> Any:
+    """The jaxpr that an equation stands for; None if it is an op.
+
+    Where it depends on the platform, as in `jnp.diagonal`, that is the branch for all, if the only other one is for
+    kernels that Pallas compiles, which no whole program is.
+    """
+    if eqn.primitive in INLINED:
+        return eqn.params.get("jaxpr") or eqn.params["call_jaxpr"]
+    platforms = eqn.params.get("branches_platforms") if eqn.primitive is jex_primitives.cond_p else None
+    return eqn.params["branches"][1] if platforms == (("mosaic",), None) else None
 
 
 def _open(jaxpr: Any) -> tuple[jex_core.Jaxpr, Any]:

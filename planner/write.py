@@ -179,6 +179,7 @@ class _Writer:
             self.append(lines, f"part of {op.name}", LIBRARY, operands, arrays, op.source, count)
             operands = arrays
         how = LAST if steps else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
+        how = how._replace(exchanges=True) if halos and how.loops else how
         in_place = updates_in_place(op) and fetched[0] is not None
         if in_place and how is LIBRARY and self.cost.backend == "cpu" and self.updated.needed_elsewhere(op):
             copied = replace(fetched[0])
