@@ -113,6 +113,9 @@ MOST_WRITTEN = 15
 """How often the code of an op may be in a kernel: once for each place of its result that readers work out apart
 (`kAllowedCodeDuplication` in xla/service/fusion_node_indexing_evaluation.cc)."""
 
+IN_FLOAT32 = frozenset({*map(str, ELEMENTWISE)}) - {"select_n"}
+"""Ops that CPUs compute in float32; rounding to bfloat16 takes several instructions."""
+
 JOINS = frozenset({"concatenate", "roll"})
 
 MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
@@ -160,7 +163,7 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     result = op.results[0]
     large = [aval for aval in map(aval_of, op.operands) if _true_rank(aval.shape) >= max(1, _true_rank(result.shape))]
     unary = len(large) <= 1 or sum(math.prod(aval.shape) for aval in large) <= math.prod(result.shape)
-    costly = op.name in COSTLY or (op.name == "convert_element_type" and _narrows(op))
+    costly = op.name in COSTLY or (backend == "cpu" and op.name in IN_FLOAT32 and str(result.dtype) == "bfloat16")
     costly = costly or (backend == "tpu" and not unary)  # presumably, what is read again is weighed there
     reuses = op.name == "broadcast_in_dim"
     summed = reuses or op.name in NAMES_ONLY or (elements >= LIBRARY_ELEMENTS and _summed(op))
@@ -214,11 +217,6 @@ def _summed(op: Op) -> bool:
     """Whether YNNPACK computes an op of these types."""
     avals = [*map(aval_of, op.operands), *map(aval_of, op.results)]
     return op.name in SUMMED and all(str(aval.dtype) in SUMMED_TYPES for aval in avals)
-
-
-def _narrows(op: Op) -> bool:
-    """Rounding to bfloat16 takes several instructions."""
-    return str(op.results[0].dtype) == "bfloat16"
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _in_tiles(one: Instruction) -> bool:
     """As `planner.fusion.in_tiles`; of what changes layouts slices are not, nor is what puts pieces together."""
     if one.op is not None:
         return in_tiles(one.op)
-    return one.name == "copy" and all(array.pieces == 1 for array in (*one.operands, *one.results))
+    return one.name in ("copy", "convert") and all(array.pieces == 1 for array in (*one.operands, *one.results))
 
 
 def _copied_seconds(device: Device, over_time: Timeline) -> float:

@@ -46,6 +46,7 @@ class Array:
         shared: whether it lies in the memory of another array.
         pieces: how many arrays, all alike, it is for the compiler.
         along: the dimension along which pieces that have arrived lie side by side.
+        widened: whether it holds float32 for numbers of sixteen bits.
     """
 
     shape: tuple[int, ...]
@@ -56,11 +57,12 @@ class Array:
     shared: bool = False
     pieces: int = 1
     along: int = 0
+    widened: bool = False
 
     @property
     def nbytes(self) -> float:
         """On one device."""
-        return float(math.prod(self.shape) * self.value.itemsize)
+        return float(math.prod(self.shape) * (4 if self.widened else self.value.itemsize))
 
     @property
     def own_bytes(self) -> float:

@@ -32,7 +32,7 @@ KEPT_AT_THE_SAME_SHAPE = (
 
 def handed_on(eqn: JaxprEqn, operands: Sequence[Atom]) -> Atom | None:
     """The operand that an equation's result is, as it is; None where there is anything to do."""
-    shape = eqn.outvars[0].aval.shape if eqn.outvars else None
+    shape = getattr(eqn.outvars[0].aval, "shape", None) if eqn.outvars else None
     if eqn.primitive in KEPT_AT_THE_SAME_SHAPE and eqn.params.get("sharding") is None:
         return operands[0] if aval_of(operands[0]).shape == shape else None
     if eqn.primitive is jex_primitives.concatenate_p:

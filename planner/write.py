@@ -12,30 +12,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jax.extend.core import Literal
 from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
-from planner.decisions import REPLICATED, Home, Use
+from planner.fetch import REARRANGED, Copies, Fetcher
 from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
-from planner.graph import TRANSPARENT, Atom, Body, Op, Value, aval_of, invariants, root_of
-from planner.layout import Layout, shard_count, shard_shape
+from planner.graph import TRANSPARENT, Body, Op, Value, aval_of, invariants, root_of
+from planner.halves import computed_wide, is_half, rounded
+from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.opcost import inner_collectives, whole_seconds
-from planner.program import Array, Collective, Fetch, Instruction, Program, Written
+from planner.program import Array, Collective, Instruction, Program, Written
 from planner.rearrange import rearranged
-from planner.reshard import Step
 from planner.scratch import op_scratch_bytes
 from planner.stages import LAST, Shapes, counted, stages
 from planner.updated import Updated, updates_in_place
 from planner.work import Work, most_elements
-
-REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
-"""A copy of an array with its elements in another order."""
-
-PARTED = REARRANGED._replace(parts=True)
-"""The parts of an array, each copied by a loop of its own."""
 
 STACKED = Traits(takes=True)
 """Writing a round's result into its place among those of all rounds."""
@@ -49,30 +42,12 @@ def write(assignment: Assignment) -> Written:
     return Written(program, writer.fetches)
 
 
-Copies = dict[Value, dict[Layout, Array]]
-"""In which layouts each value is there in one body; calls that are seen through have bodies of their own."""
+class _Writer(Fetcher):
+    """Writes the bodies of a graph, each into lines of its own."""
 
-
-class _Writer:
     def __init__(self, assignment: Assignment):
-        self.assignment = assignment
-        self.priced = assignment.priced
-        self.graph = assignment.priced.graph
-        self.decisions = assignment.priced.decisions
-        self.cost = assignment.priced.cost
-        self.sizes = dict(self.cost.axis_sizes)
-        self.fetches: list[Fetch] = []
-        self.arrays: dict[Value, Array] = {}
-        self.roots: dict[Value, Atom] = {}
-        self.hoisted: dict[Value, Hoisted] = {}
+        super().__init__(assignment)
         self.updated = Updated(self.graph)
-
-    def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
-        """The value in the layout that it is made in."""
-        home = self.decisions.homes.get(value) or Home(REPLICATED, ((),) * value.rank)
-        shape = shard_shape(value.shape, self.assignment.home(value), self.sizes)
-        self.arrays[value] = Array(shape, name, source, value, home, shared)
-        return self.arrays[value]
 
     def program(self, body: Body, inputs: Sequence[Array]) -> Program:
         lines = Lines()
@@ -84,22 +59,6 @@ class _Writer:
         lines.wanted += lines.kept
         self.append(lines, "return", LIBRARY, [array for array in outputs if array is not None], (), source, count)
         return Program(tuple(inputs), tuple(lines.instructions), tuple(outputs))
-
-    def append(
-        self,
-        lines: Lines,
-        name: str,
-        how: Traits,
-        operands: Sequence[Array],
-        results: Sequence[Array],
-        source: str,
-        count: float,
-        **more: object,
-    ) -> None:
-        made = Instruction(name, how, tuple(operands), tuple(results), source, count, **more)  # type: ignore[arg-type]
-        lines.instructions.append(made)
-        self.fetches += (Fetch(*wanted, made) for wanted in lines.wanted)
-        lines.wanted = []
 
     def run(self, body: Body, count: float, lines: Lines) -> list[Array | None]:
         """Writes a body that runs `count` times; returns its outputs."""
@@ -115,7 +74,10 @@ class _Writer:
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
             outer = self.unchanging(op)
             where, often = (lines, count) if outer is None else (outer.before, outer.count)
-            fetched = [self.fetch(a, use, copies, where, often, op) for a, use in zip(op.operands, uses, strict=True)]
+            wide = self.computes_wide(op)
+            fetched = [
+                self.fetch(a, use, copies, where, often, op, wide) for a, use in zip(op.operands, uses, strict=True)
+            ]
             if outer is not None:
                 if _renames(op) and fetched[0] is not None:
                     self.arrays[op.results[0]] = fetched[0]
@@ -132,10 +94,6 @@ class _Writer:
                 self.compute(op, fetched, each, lines)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
-
-    def times(self, part: Op | Value, scope: Body) -> int:
-        """For how many an op or a value stands; what is inside an op happens as often as that."""
-        return self.graph.times(part) if scope is self.graph.body else 1
 
     def unchanging(self, op: Op) -> Hoisted | None:
         """Where an op of a loop is computed if it is the same in all rounds; None if it is not, or not worth it.
@@ -160,31 +118,33 @@ class _Writer:
         work = self.priced.work.get(op)
         seconds = self.op_seconds(op, work) if work is not None else 0.0
         reductions, halos = self.inner(op, count)
-        made = [Array(array.shape, op.name, op.source, array.value) for array in results] if reductions else results
         fetched = list(fetched)
         shape = results[0].shape if results else ()
-        row = shape[-1] if shape else None
-        turned = rearranged(op, row) if self.cost.backend == "cpu" else {}
+        turned = rearranged(op, shape[-1] if shape else None) if self.cost.backend == "cpu" else {}
         for position, dim in turned.items():
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
-                copied = Array(array.shape, f"copy for {op.name}", op.source, array.value)
+                copied = replace(array, name=f"copy for {op.name}", source=op.source, home=None, shared=False)
                 more = self.untiled_seconds(array, dim) if work is not None and work.matmul is not None else 0.0
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count, untiled_seconds=more)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        steps = stages(op, shape) if self.cost.backend == "cpu" else []
+        steps, how, wide = self.steps(op), self.behaviour(op), self.computes_wide(op)
         operands += self.made_before(op, counted(op, shape) if steps else (), lines)
         for shapes in steps:
-            arrays = [Array(each, f"part of {op.name}", op.source, op.results[0]) for each in shapes]
+            arrays = [Array(each, f"part of {op.name}", op.source, op.results[0], widened=wide) for each in shapes]
             self.append(lines, f"part of {op.name}", LIBRARY, operands, arrays, op.source, count)
             operands = arrays
-        how = LAST if steps else traits(op, most_elements(op) / self.shards(op), self.cost.backend, row)
         how = how._replace(exchanges=True) if halos and how.loops else how
         in_place = updates_in_place(op) and fetched[0] is not None
         if in_place and how is LIBRARY and self.cost.backend == "cpu" and self.updated.needed_elsewhere(op):
-            copied = replace(fetched[0])
+            copied = replace(operands[0])
             self.append(lines, f"copy for {op.name}", LIBRARY, operands[:1], (copied,), op.source, count)
             operands[0] = copied
+        wide = wide and not steps
+        made = [
+            Array(array.shape, op.name, op.source, array.value, widened=wide and is_half(array.value.dtype))
+            for array in results
+        ] if reductions or wide else list(results)  # fmt: skip
         self.append(
             lines, op.name, how, operands, made, op.source, count,
             seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
@@ -192,13 +152,35 @@ class _Writer:
         )  # fmt: skip
         last = len(reductions) - len(results)
         for place, (position, collective) in enumerate(reductions):
-            after = Array(made[position].shape, collective.kind, op.source, op.results[position])
-            after = results[position] if place >= last else after
+            sent = self.sent(made[position], lines, count, op.source)
+            after = results[position] if place >= last and not sent.widened else replace(sent, name=collective.kind)
             self.append(
-                lines, collective.kind, LIBRARY, (made[position],), (after,), op.source, count,
+                lines, collective.kind, LIBRARY, (sent,), (after,), op.source, count,
                 collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
             )  # fmt: skip
             made[position] = after
+        for array, result in zip(made, results, strict=True):
+            if array is not result:
+                self.append(lines, "convert", rounded(result.value.dtype), (array,), (result,), op.source, count)
+
+    def computes_wide(self, op: Op) -> bool:
+        """Whether an op reads and makes float32 where the program has sixteen bits."""
+        return self.cost.backend == "cpu" and computed_wide(op) and self.behaviour(op) in (LIBRARY, LAST)
+
+    def steps(self, op: Op) -> list[Shapes]:
+        """The arrays on the way to an op's result."""
+        shape = self.local_shape(op.results[0]) if op.results else ()
+        return stages(op, shape) if self.cost.backend == "cpu" else []
+
+    def behaviour(self, op: Op) -> Traits:
+        """How an op goes into kernels."""
+        if self.steps(op):
+            return LAST
+        shape = self.local_shape(op.results[0]) if op.results else ()
+        return traits(op, most_elements(op) / self.shards(op), self.cost.backend, shape[-1] if shape else None)
+
+    def local_shape(self, value: Value) -> tuple[int, ...]:
+        return shard_shape(value.shape, self.assignment.home(value), self.sizes)
 
     def made_before(self, op: Op, shapes: Shapes, lines: Lines) -> list[Array]:
         """Arrays for an op that need nothing, and so are made before the loop that the op is in, if it is in one."""
@@ -222,10 +204,6 @@ class _Writer:
         halos = tuple(one for one in made if one.kind == "collective-permute")
         reductions = [one for one in made if one.kind != "collective-permute"]
         return list(zip(itertools.cycle(range(len(op.results))), reductions, strict=False)), halos
-
-    def collective(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> Collective:
-        seconds = count * float(self.cost.exposed_seconds(kind, axes, nbytes))
-        return Collective(kind, nbytes, axes, count, seconds, source)
 
     def scratch_bytes(self, op: Op) -> float:
         if op not in self.decisions.members:
@@ -300,68 +278,6 @@ class _Writer:
             return 1
         index, member = self.decisions.members[op]
         return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
-
-    def fetch(
-        self, atom: Atom, use: Use | None, copies: Copies, lines: Lines, count: float, op: Op | None
-    ) -> Array | None:
-        """The array that an operand is read from, after the instructions that bring it into the layout wanted."""
-        root = root_of(atom, self.roots)
-        if isinstance(root, Literal) or root not in self.arrays:
-            return None
-        hoisted = self.hoisted.get(root)
-        if use is None:
-            array = self.arrays[root]
-            if hoisted is not None:
-                hoisted.enter(array, lines)
-            return array
-        if hoisted is None:
-            before, each = lines, count * self.times(root, use.scope)
-            available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})
-        else:
-            before, each, available = hoisted.before, hoisted.count, hoisted.made
-        source = op.source if op is not None else self.arrays[root].source  # what leaves a body moves where it was made
-
-        def step(array: Array, move: Step) -> Array:
-            return self.reshard(root, array, move, before, each, source)
-
-        home = self.decisions.homes.get(root) or Home(REPLICATED, ((),) * root.rank)
-        if root not in self.decisions.constant:
-            stops = [home, *([use.view] if use.view else []), Home(use.node, use.dims)]
-            wanted = [(root, use.scope, *pair) for pair in itertools.pairwise(stops)]
-            lines.wanted += wanted
-            if hoisted is not None:
-                hoisted.inside.kept += wanted
-        array = self.assignment.route(use, root, available, step)
-        if hoisted is not None:
-            hoisted.enter(array, lines)
-        return array
-
-    def reshard(self, value: Value, array: Array, move: Step, lines: Lines, count: float, source: str) -> Array:
-        """One step of a change of layout."""
-        name = f"{move.kind} of {value.name or array.name}"
-        larger = value.nbytes / move.shards
-        resharder = self.priced.resharders.of(value)
-        made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
-        if move.kind == "slice":
-            constant = value in self.decisions.constant  # made where it is needed
-            seconds = 0.0 if constant else resharder.seconds(move, value.shape, value.itemsize)
-            self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
-            return made
-        collective = self.collective(move.kind, move.axes, larger, count, source)
-        parted = move.kind == "all-to-all"
-        if self.cost.backend != "cpu" or not (parted or move.strided):
-            self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, collectives=(collective,))
-            return made
-        pieces = shard_count(move.axes, self.sizes) if parted else 1  # one for each device
-        sent = Array(array.shape, name, source, value, pieces=pieces)
-        arrived = Array(made.shape, name, source, value, pieces=pieces, along=move.along)
-        how = PARTED if parted else REARRANGED
-        there, back = resharder.copies_seconds(move, value.shape, value.itemsize)
-        again = resharder.again_seconds(move, value.shape, value.itemsize)
-        self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there)
-        self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
-        self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again)
-        return made
 
 
 def _renames(op: Op) -> bool:

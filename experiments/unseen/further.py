@@ -124,7 +124,7 @@ def accumulated() -> Program:
         return cross_entropy(x[:, :-1] @ p["embedding"].T, tokens[:, 1:])
 
     def fn(state: Any, tokens: jax.Array) -> Any:
-        params, moments = state
+        params, moments = state["params"], state["opt_state"]
 
         def add(total: Params, part: jax.Array) -> tuple[Params, jax.Array]:
             value, gradient = jax.value_and_grad(loss)(params, part)
@@ -133,7 +133,7 @@ def accumulated() -> Program:
         zeros = jax.tree.map(jnp.zeros_like, params)
         gradient, losses = lax.scan(add, zeros, tokens.reshape(4, -1, tokens.shape[-1]))
         changes, moments = optimizer.update(jax.tree.map(lambda one: one / 4, gradient), moments, params)
-        return (optax.apply_updates(params, changes), moments), losses.mean()
+        return {"params": optax.apply_updates(params, changes), "opt_state": moments}, losses.mean()
 
     params = {"embedding": array(512, WIDTH), "layers": [layer_shapes()] * 2}
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda one: jnp.zeros(one.shape), params), optimizer))
@@ -182,7 +182,7 @@ def recommendation() -> Program:
 def life() -> Program:
     """Conway's game, on cells of a byte."""
 
-    def fn(cells: jax.Array) -> jax.Array:
+    def fn(cells: jax.Array) -> Any:
         def step(cells: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
             shifts = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if dy or dx]
             near = sum(jnp.roll(cells, shift, (0, 1)) for shift in shifts)
