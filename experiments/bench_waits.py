@@ -24,9 +24,9 @@ from experiments.cases import offer_devices
 from experiments.results import conditions, keep, markdown
 from experiments.terminal import bars, console, table
 from planner.buffers import Timeline
-from planner.fusion import LIBRARY
 from planner.predict import waited_seconds
 from planner.program import Collective, Instruction, Program
+from planner.traits import LIBRARY
 
 AXES = {"x": 2, "y": 2, "z": 2}
 ALL = "xyz"

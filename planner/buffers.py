@@ -12,12 +12,13 @@ from functools import partial
 from costmodel.topology import Backend
 from planner.assignment import Assignment
 from planner.collapse import Shapes
-from planner.fusion import LIBRARY, Kernel
+from planner.fusion import Kernel
 from planner.graph import Graph, Value
 from planner.join import joined
 from planner.memory import Allocation, Role, peak
 from planner.priority_fusion import kernels
 from planner.program import Array, Instruction, Program
+from planner.traits import LIBRARY
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Decisions:
         edges: every use, views included, in program order.
         ties: for each result, the argument whose layout it takes, or None.
         constant: values made of literals and iota alone.
-        rounds: for each value that enters a loop and is the same in all rounds, how many there are.
+        rounds: for each value that enters a loop and is the same in all rounds, under any name, how many there are.
         unruled: ops that run whole on every device because no rule is known.
     """
 

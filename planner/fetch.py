@@ -10,13 +10,13 @@ from jax.extend.core import Literal
 
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
-from planner.fusion import LIBRARY, SLICE, Traits
 from planner.graph import Atom, Body, Op, Value, root_of
 from planner.halves import WIDENED, is_half, rounded, sent_wide
 from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.program import Array, Collective, Fetch, Instruction
 from planner.reshard import Step
+from planner.traits import LIBRARY, SLICE, Traits
 
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
 """A copy of an array with its elements in another order."""

@@ -20,6 +20,7 @@ from planner.layout import Layout, PartialLayout
 from planner.rules import Origin, ShardingRule, rule_for
 from planner.specs import Border
 from planner.strategies import Dims
+from planner.traits import renames
 
 Matching = dict[int, int]
 """Factors of one cluster to the factors of another that they are the same as."""
@@ -112,6 +113,9 @@ class Grouping:
                 self.constant.update(op.results)
             else:
                 self._add(op, weight)
+                root = root_of(op.operands[0], self.aliases) if renames(op) else None
+                if isinstance(root, Value) and root in self.rounds:
+                    self.rounds[op.results[0]] = self.rounds[root]
 
     def _see_through(self, op: Op, weight: float) -> None:
         (body,) = op.bodies

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.fusion import Traits
 from planner.graph import Op, aval_of
+from planner.traits import Traits
 
 WIDENED = Traits(loops=True, takes=True, costly=False)
 """A conversion to float32."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from planner.fusion import REDUCTIONS
 from planner.program import Array, Instruction
+from planner.traits import REDUCTIONS
 
 
 def unassembled(kernels: Sequence[Sequence[Instruction]]) -> frozenset[Instruction]:

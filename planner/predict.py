@@ -12,12 +12,12 @@ from costmodel.model import MeshCost
 from costmodel.topology import Device
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
-from planner.fusion import in_tiles
 from planner.memory import Peak, peak
 from planner.pieces import unassembled
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
 from planner.reuse import hands_on, refetch_seconds
+from planner.traits import in_tiles
 from planner.write import write
 
 KERNELS_OF_PROBE = 2
@@ -102,7 +102,7 @@ def _unassembled_seconds(over_time: Timeline) -> float:
 
 
 def _in_tiles(one: Instruction) -> bool:
-    """As `planner.fusion.in_tiles`; of what changes layouts slices are not, nor is what puts pieces together."""
+    """As `planner.traits.in_tiles`; of what changes layouts slices are not, nor is what puts pieces together."""
     if one.op is not None:
         return in_tiles(one.op)
     return one.name in ("copy", "convert") and all(array.pieces == 1 for array in (*one.operands, *one.results))

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from costmodel.topology import Backend
-from planner.fusion import Kernel, Reduces, Traits, fuse
+from planner.fusion import Kernel, fuse
+from planner.traits import Reduces, Traits
 
 LAUNCH_BYTES = 4e6
 """What memory moves while a kernel more is launched: a microsecond, at some terabytes a second."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from planner.decisions import Home
-from planner.fusion import Traits
 from planner.graph import Body, Op, Value
+from planner.traits import Traits
 
 ALIGNED_BYTES = 64
 """XLA's buffers begin at multiples of so many (`MinAlign` in its cpu_function_runtime.h)."""
@@ -85,7 +85,7 @@ class Instruction:
         seconds: on the device itself, each time that it runs.
         again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
         untiled_seconds: beside `seconds`, where the kernel that it ends is not computed tile by tile; see
-            `planner.fusion.in_tiles`.
+            `planner.traits.in_tiles`.
         collectives: what it communicates, all times together.
         scratch_bytes: what it needs beside operands and results while it runs.
         shares: for each result, the position of the operand whose memory it takes over if that ends here, or None.

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.fusion import joined_apart
 from planner.graph import Op, aval_of
+from planner.traits import joined_apart
 
 
 def rearranged(op: Op, row: int | None = None) -> Mapping[int, int]:
     """The positions of those operands, each with the dimension that the copy has innermost.
 
     Args:
-        row: see `planner.fusion.joined_apart`.
+        row: see `planner.traits.joined_apart`.
     """
     if op.name == "dot_general":
         (contracted, batch) = op.params["dimension_numbers"]

@@ -16,10 +16,10 @@ import numpy as np
 
 from costmodel.topology import Device
 from planner.buffers import Timeline
-from planner.fusion import NAMES_ONLY
 from planner.memory import with_memory_of_their_own
 from planner.pieces import unassembled
 from planner.program import Array, Instruction, Program
+from planner.traits import renames
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
@@ -74,7 +74,7 @@ def _first_written(program: Program, over_time: Timeline) -> float:
 
 def hands_on(kernel: Sequence[Instruction]) -> bool:
     """Whether a kernel leaves memory as it is; what copies an array into another layout does not."""
-    return all(one.name == "return" or (one.op is not None and one.name in NAMES_ONLY) for one in kernel)
+    return all(one.name == "return" or (one.op is not None and renames(one.op)) for one in kernel)
 
 
 def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Array]:

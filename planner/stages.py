@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from planner.fusion import Traits
 from planner.graph import Op
+from planner.traits import Traits
 
 CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 
-from planner.fusion import LOOPS
 from planner.graph import Graph, Op, Value
+from planner.traits import LOOPS
 
 
 def updates_in_place(op: Op) -> bool:

@@ -14,12 +14,13 @@ from functools import cached_property
 
 from costmodel.topology import Backend
 from planner.decisions import Decisions
-from planner.fusion import JOINS, NAMES_ONLY, REDUCTIONS, Kernel, joined_apart, one_window, traits
+from planner.fusion import Kernel
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
 from planner.priority_fusion import kernels
 from planner.rearrange import innermost, rearranged
 from planner.rules import kernel_flops
 from planner.stages import CUMULATIVE
+from planner.traits import JOINS, REDUCTIONS, joined_apart, one_window, renames, traits
 
 CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),
@@ -142,7 +143,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
             for index, position in outer:
                 reads.setdefault(index, []).append(position)
         for index, op in enumerate(line.ops):
-            if op.bodies or op.name in NAMES_ONLY or all(value in decisions.constant for value in op.results):
+            if op.bodies or renames(op) or all(value in decisions.constant for value in op.results):
                 continue
             copied = rearranged(op) if backend == "cpu" else {}
             read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
@@ -229,7 +230,7 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
                 add(op.bodies[0])
                 roots.update(zip(op.results, op.bodies[0].outputs, strict=True))
                 continue
-            if op.name in NAMES_ONLY and not op.effects:
+            if renames(op) and not op.effects:
                 roots.update(zip(op.results, op.operands, strict=False))
             ops.append(op)
             inner.extend(op.bodies)

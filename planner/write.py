@@ -17,8 +17,7 @@ from jax.extend.core import primitives as jex_primitives
 from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.fetch import REARRANGED, Copies, Fetcher
-from planner.fusion import LIBRARY, MOVES, NAMES_ONLY, SLICE, Traits, traits
-from planner.graph import TRANSPARENT, Body, Op, Value, aval_of, invariants, root_of
+from planner.graph import TRANSPARENT, Body, Op, Value, invariants, root_of
 from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
@@ -27,6 +26,7 @@ from planner.program import Array, Collective, Instruction, Program, Written
 from planner.rearrange import rearranged
 from planner.scratch import op_scratch_bytes
 from planner.stages import LAST, Shapes, counted, stages
+from planner.traits import LIBRARY, MOVES, SLICE, Traits, renames, traits
 from planner.updated import Updated, updates_in_place
 from planner.work import Work, most_elements
 
@@ -79,7 +79,7 @@ class _Writer(Fetcher):
                 self.fetch(a, use, copies, where, often, op, wide) for a, use in zip(op.operands, uses, strict=True)
             ]
             if outer is not None:
-                if _renames(op) and fetched[0] is not None:
+                if renames(op) and fetched[0] is not None:
                     self.arrays[op.results[0]] = fetched[0]
                 else:
                     self.compute(op, fetched, outer.count, outer.before)
@@ -88,7 +88,7 @@ class _Writer(Fetcher):
                     self.hoisted[value] = replace(outer, made=made, operand=None)
             elif op.bodies:
                 self.loop(op, fetched, each, lines)
-            elif op.name in NAMES_ONLY and fetched[0] is not None:
+            elif renames(op) and fetched[0] is not None:
                 self.arrays[op.results[0]] = fetched[0]
             else:
                 self.compute(op, fetched, each, lines)
@@ -101,7 +101,7 @@ class _Writer(Fetcher):
         As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
         readers; here it stays. What takes no memory of its own goes, lest its readers' collectives stay.
         """
-        stays = op.name in MOVES or (op.name == "broadcast_in_dim" and not _renames(op))
+        stays = op.name in MOVES or (op.name == "broadcast_in_dim" and not renames(op))
         if not self.hoisted or stays or op.bodies or op.effects:
             return None
         roots = (root_of(atom, self.roots) for atom in op.operands)
@@ -278,13 +278,6 @@ class _Writer(Fetcher):
             return 1
         index, member = self.decisions.members[op]
         return shard_count(self.assignment.strategy(index).axes_on(member.factors), self.sizes)
-
-
-def _renames(op: Op) -> bool:
-    """Whether the result is the operand by another name: what is broadcast along dimensions of one element, too."""
-    if op.name == "broadcast_in_dim":
-        return math.prod(op.results[0].shape) == math.prod(aval_of(op.operands[0]).shape)
-    return op.name in NAMES_ONLY
 
 
 def _carry(op: Op, inputs: int) -> range:

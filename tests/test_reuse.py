@@ -18,11 +18,11 @@ from costmodel import CostModel, Device, preset
 from costmodel.topology import MemorySample
 from planner import plan
 from planner.buffers import Timeline
-from planner.fusion import LIBRARY, Traits
 from planner.graph import Op, Value
 from planner.memory import Allocation
 from planner.program import Array, Collective, Instruction, Program
 from planner.reuse import refetch_seconds
+from planner.traits import LIBRARY, Traits
 
 WARM = tuple(MemorySample(2.0**power, 2.0**power * 1e-12) for power in (10, 26))
 COLD = tuple(MemorySample(2.0**power, 2.0**power * 10.0 ** (power / 2 - 18)) for power in (10, 16, 20, 26))

@@ -17,9 +17,9 @@ from costmodel import CostModel, preset
 from costmodel.waits import FREE_SECONDS, fit_skew, lateness, waiting_seconds
 from planner import Prediction, plan
 from planner.buffers import Timeline
-from planner.fusion import LIBRARY
 from planner.predict import waited_seconds
 from planner.program import Collective, Instruction, Program
+from planner.traits import LIBRARY
 
 P = PartitionSpec
 MESH = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
