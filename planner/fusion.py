@@ -61,12 +61,13 @@ class _Draft:
         reused, moved = self.reuses.get(index, False), self.moves.get(index, False)
         self.members[index] = how
         self.written[index] = self.times_written(index)
-        for operand in operands:
-            self.reuses[operand] = self.reuses.get(operand, False) or reused or how.reuses
-            self.moves[operand] = self.moves.get(operand, False) or moved or how.moves or how.reuses
+        for place, operand in enumerate(operands):
+            reuses = how.reuses or how.repeated(place) is not None
+            self.reuses[operand] = self.reuses.get(operand, False) or reused or reuses
+            self.moves[operand] = self.moves.get(operand, False) or moved or how.moves or reuses
             self.readers[operand] = self.readers.get(operand, 0) + 1
-            placed = {index: how.places} if how.places else self.placed.get(index, {})
-            self.placed.setdefault(operand, {}).update(placed)
+            places = how.places or int(reuses)
+            self.placed.setdefault(operand, {}).update({index: places} if places else self.placed.get(index, {}))
 
     def times_written(self, index: int) -> int:
         """How often the code of an op would be in the kernel."""

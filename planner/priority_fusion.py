@@ -113,10 +113,16 @@ def _needed(
         if index in needed:
             needed.update(operands[index])
     return {
-        index: _Draft({index}, dict.fromkeys(operands[index], how.moves or how.reuses))
-        for index, how in enumerate(behaviour)
-        if index in needed
+        index: _Draft({index}, _moves(how, operands[index])) for index, how in enumerate(behaviour) if index in needed
     }
+
+
+def _moves(how: Traits, operands: Sequence[int]) -> dict[int, bool]:
+    """What an op reads, and whether in another order than it writes."""
+    found = dict.fromkeys(operands, how.moves or how.reuses)
+    for place, operand in enumerate(operands):
+        found[operand] |= how.repeated(place) is not None
+    return found
 
 
 def _takes(
@@ -132,12 +138,13 @@ def _takes(
         return False
     if how.updates and (operands[reader][0] == index or made.moves.get(operands[reader][0])):
         return False  # it would read what has been written over
-    elementwise = not (how.moves or how.reuses)
+    repeated = {how.repeated(place) for place, read in enumerate(operands[reader]) if read == index} - {None}
+    elementwise = not (how.moves or how.reuses or repeated)
     match _together(made.reduces, behaviour[index].reduces):
         case None:
             return True
         case "rows":
-            return elementwise or how.spreads or how.reduces == "rows"
+            return elementwise or how.spreads or how.reduces == "rows" or repeated == {"rows"}
         case "otherwise":
             return elementwise
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -35,6 +36,8 @@ class Traits(NamedTuple):
         spreads: it repeats each element of its operand for a row of its result.
         places: how many places in an operand it works out for each place in its result; 0 where that is the same, but
             for dimensions that are exchanged or go backwards.
+        repeats: for each operand, if any is, how an elementwise op repeats it along dimensions of which it has one
+            element: along the last ones, so that each makes a row, or along others.
         exchanges: devices send each other parts of its operand, which it reads beside what is there.
     """
 
@@ -52,11 +55,20 @@ class Traits(NamedTuple):
     reduces: Reduces | None = None
     spreads: bool = False
     places: int = 0
+    repeats: tuple[Reduces | None, ...] = ()
     exchanges: bool = False
 
     @property
     def broadcasts(self) -> bool:
         return self.reuses and not self.moves
+
+    def repeated(self, place: int) -> Reduces | None:
+        """How the operand at this place is repeated."""
+        return self.repeats[place] if place < len(self.repeats) else None
+
+    def reading(self, kept: Iterable[bool]) -> Traits:
+        """The same of an op that reads some of its operands only: the others are literals."""
+        return self._replace(repeats=tuple(itertools.compress(self.repeats, kept))) if self.repeats else self
 
 
 LIBRARY = Traits()
@@ -100,17 +112,19 @@ COSTLY = frozenset(
 )  # fmt: skip
 """Elementwise ops (and gathers) that XLA computes once only."""
 
-IN_FLOAT32 = frozenset({*map(str, ELEMENTWISE)}) - {"select_n"}
+IN_FLOAT32 = frozenset(map(str, ELEMENTWISE)) - {"select_n"}
 """Ops that CPUs compute in float32; rounding to bfloat16 takes several instructions."""
 
 JOINS = frozenset({"concatenate", "roll"})
 
 MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
 
-TILED = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
+_ELEMENTWISE = frozenset(map(str, ELEMENTWISE))
+
+TILED = frozenset({*_ELEMENTWISE, *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
 """Ops that a loop over tiles can hold, as far as they repeat no scalar; see `in_tiles`."""
 
-SAME_PLACES = frozenset({*map(str, ELEMENTWISE), *NAMES_ONLY, "transpose", "rev"}) - {
+SAME_PLACES = frozenset({*_ELEMENTWISE, *NAMES_ONLY, "transpose", "rev"}) - {
     "reshape", "squeeze", "expand_dims",
 }  # fmt: skip
 
@@ -160,8 +174,21 @@ def traits(op: Op, elements: float, backend: Backend, row: int | None = None) ->
     places = 0 if op.name in SAME_PLACES else 2 if op.name == "roll" else 1  # of a roll's two parts
     return Traits(
         True, True, costly, reuses, moves, unary, summed=summed, updates=updates, joins=joins, spreads=spreads,
-        places=places,
+        places=places, repeats=_repeats(op),
     )  # fmt: skip
+
+
+def _repeats(op: Op) -> tuple[Reduces | None, ...]:
+    """See `Traits.repeats`."""
+    if op.name not in _ELEMENTWISE:
+        return ()
+    result = op.results[0].shape
+    found: list[Reduces | None] = []
+    for atom in op.operands:
+        sizes = zip(aval_of(atom).shape, result, strict=False)  # a scalar has none
+        dims = [dim for dim, (size, made) in enumerate(sizes) if size < made]
+        found.append(("rows" if _last(dims, len(result)) else "otherwise") if dims else None)
+    return tuple(found) if any(found) else ()
 
 
 def _last(dims: Sequence[int], rank: int) -> bool:
@@ -185,7 +212,7 @@ def in_tiles(op: Op) -> bool:
     goes through its result element after element (openxla/xla: xla/backends/cpu/codegen/tiled/tiled_fusion_emitter.cc).
     """
     ranks = [len(aval_of(atom).shape) for atom in (*op.operands, *op.results)]
-    return op.name in TILED and (min(ranks) > 0 or max(ranks) == 0)
+    return op.name in TILED and (min(ranks) > 0 or max(ranks) == 0) and not _repeats(op)
 
 
 def joined_apart(op: Op, row: int | None = None) -> bool:

@@ -195,7 +195,10 @@ class _Line:
         ]
         needed = {made[atom] for atom in self.outputs if isinstance(atom, Value) and atom in made}
         needed.update(index for index, op in enumerate(self.ops) if op.effects)
-        behaviour = [traits(op, most_elements(op), backend) for op in self.ops]
+        behaviour = [
+            traits(op, most_elements(op), backend).reading(isinstance(atom, Value) for atom in atoms)
+            for op, atoms in zip(self.ops, self.atoms, strict=True)
+        ]
         inputs = list(numbers)
 
         def nbytes(number: int) -> float:

@@ -128,7 +128,8 @@ class _Writer(Fetcher):
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count, untiled_seconds=more)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        steps, how, wide = self.steps(op), self.behaviour(op), self.computes_wide(op)
+        steps, wide = self.steps(op), self.computes_wide(op)
+        how = self.behaviour(op).reading(array is not None for array in fetched)
         operands += self.made_before(op, counted(op, shape) if steps else (), lines)
         for shapes in steps:
             arrays = [Array(each, f"part of {op.name}", op.source, op.results[0], widened=wide) for each in shapes]
