@@ -99,6 +99,15 @@ def accumulated(w: jax.Array, batches: jax.Array) -> jax.Array:
     return jax.lax.scan(add, jnp.zeros_like(w), batches.reshape(4, 32, 128))[0]
 
 
+def looked_up(table: jax.Array, to: jax.Array, of: jax.Array) -> jax.Array:
+    """The places are broadcast, along a dimension of one element, in each round."""
+
+    def step(_: int, table: jax.Array) -> jax.Array:
+        return table.at[to].add(0.5 * table[of])
+
+    return jax.lax.fori_loop(0, 6, step, table)
+
+
 @pytest.mark.parametrize("fn", [until, accumulated])
 def test_what_a_loop_leaves_alone_is_resharded_before_it(fn: Callable[..., jax.Array]) -> None:
     shapes = [jax.ShapeDtypeStruct((128, 128), np.float32)] * 2
@@ -114,6 +123,28 @@ def test_what_a_loop_leaves_alone_is_resharded_before_it(fn: Callable[..., jax.A
         found = audit(each)
         assert found.fidelity >= 0.95, found.report()
         assert found.memory_ratio >= 0.9, found.report()
+
+
+def test_so_it_is_under_another_name() -> None:
+    shapes = [jax.ShapeDtypeStruct((1024, 4), np.float32), *[jax.ShapeDtypeStruct((4096,), np.int32)] * 2]
+    for each in random_plans(plan(looked_up, shapes, jax.make_mesh((2, 4), ("x", "y"))), 6).values():
+        found = audit(each)
+        assert found.fidelity >= 0.98, found.report()
+
+
+def test_steps_that_exchange_borders_keep_what_they_exchange() -> None:
+    """Twice the neighbours of neighbours, along split dimensions and others, drawn at random."""
+
+    def fn(x: jax.Array) -> jax.Array:
+        for shift in (1, -1, 1):
+            x = x - 0.5 * (jnp.roll(x, shift, 0) * jnp.roll(x, shift, 1) + jnp.roll(x, -shift, 0))
+        return x
+
+    mesh = jax.make_mesh((2, 4), ("x", "y"))
+    for each in random_plans(plan(fn, [jax.ShapeDtypeStruct((512, 64), np.float32)], mesh), 6).values():
+        found = audit(each)
+        assert found.fidelity >= 0.98, found.report()
+        assert 0.9 <= found.memory_ratio <= 1.15, found.report()
 
 
 def expected(

@@ -104,3 +104,54 @@ def _noise(seed: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 )
 def test_random_bits_are_made_in_two_halves(fn: Callable[[jax.Array], jax.Array]) -> None:
     assert peak_of(fn, (512, 512)) == pytest.approx(compiled_peak_of(fn, (512, 512)), rel=0.02)
+
+
+def _recurrence(decay: jax.Array, x: jax.Array) -> jax.Array:
+    def then(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return second[0] * first[0], second[0] * first[1] + second[1]
+
+    return lax.associative_scan(then, (jax.nn.sigmoid(decay), x), axis=0)[1]
+
+
+def _neighbours(x: jax.Array) -> jax.Array:
+    return sum((jnp.roll(x, (dy, dx), (0, 1)) for dy in (-1, 0, 1) for dx in (-1, 0, 1)), jnp.zeros(()))
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (_recurrence, ((512, 64),) * 2),
+        (_recurrence, ((300, 64),) * 2),
+        (lambda x: _neighbours(x), ((256, 64),)),
+        (lambda x: _neighbours(jnp.tanh(_neighbours(x))), ((256, 64),)),
+        (lambda x: jnp.tanh(_neighbours(_neighbours(x))), ((256, 512),)),
+        (lambda x, y: (lambda z: z + jnp.roll(z, 1, 0) * jnp.roll(z, 2, 0))(x * y + jnp.roll(y, 1, 0)), (LONG, LONG)),
+    ],
+    ids=["recurrence", "odd recurrence", "neighbours", "of neighbours", "long rows", "rolls of a sum"],
+)
+def test_no_kernel_holds_the_code_of_an_op_too_often(fn: Callable[..., Any], shapes: Any) -> None:
+    assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.02)
+
+
+@pytest.mark.parametrize("tables", [1, 2, 4])
+def test_what_several_update_is_copied_for_each(tables: int) -> None:
+    """The gradients of several tables, all of which begin as the same zeros."""
+
+    def fn(x: jax.Array, places: jax.Array) -> Any:
+        where = places.astype(int)[0]
+        return [jnp.zeros((4096, 64)).at[where + place].add(x * place) for place in range(tables)]
+
+    def summed(x: jax.Array, places: jax.Array) -> Any:
+        return [jnp.tanh(table).sum(0) for table in fn(x, places)]
+
+    shapes = (1024, 64), (1, 1024)
+    assert 0.98 <= peak_of(summed, *shapes) / compiled_peak_of(summed, *shapes) <= 1.08
+
+
+def test_what_an_op_waits_for_reads_before_it_updates() -> None:
+    def fn(x: jax.Array, places: jax.Array) -> jax.Array:
+        table = jnp.tanh(x)
+        return jnp.sin(table.at[places.astype(int)[0]].add(table.sum(0)))
+
+    shapes = (4096, 64), (1, 1024)
+    assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.02)

@@ -40,6 +40,18 @@ def test_calls_are_inlined() -> None:
     assert names_of(graph_of(lambda x: inner(x) * 2, X)) == ["sin", "add", "mul"]
 
 
+def test_what_hands_on_its_operand_is_no_op() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x[:0], jax.lax.dynamic_slice(x[:], (0, 0), x.shape), x[:0]]) + x.reshape(x.shape)
+
+    assert names_of(graph_of(fn, X)) == ["add"]
+
+
+def test_a_branch_for_kernels_alone_is_not_taken() -> None:
+    assert "cond" not in names_of(graph_of(jnp.diagonal, floats(8, 8)))
+    assert "gather" in names_of(graph_of(jnp.diagonal, floats(8, 8)))
+
+
 def test_equal_expressions_are_one() -> None:
     graph = graph_of(lambda x: (jnp.sin(x) @ W, jnp.sin(x) + 1, jnp.cos(x)), X)
     assert sorted(names_of(graph)) == ["add", "cos", "dot_general", "sin"]

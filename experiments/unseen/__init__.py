@@ -10,7 +10,7 @@ what it tells of that, and others come beside it.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from experiments.unseen import later, networks, science
+from experiments.unseen import further, later, networks, science
 from experiments.unseen.program import Program
 
 __all__ = ["LOOKED_INTO", "PROGRAMS", "Program"]
@@ -38,12 +38,26 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
         "coupling-flow": later.coupling_flow,
         "linear-attention": later.linear_attention,
         "sinkhorn": later.sinkhorn,
+        "option-pricing": further.option_pricing,
+        "page-rank": further.page_rank,
+        "physics-informed": further.physics_informed,
+        "poisson": further.poisson,
+        "grouped-decode": further.grouped_decode,
+        "accumulated": further.accumulated,
+        "low-rank": further.low_rank,
+        "recommendation": further.recommendation,
+        "life": further.life,
+        "chunked-attention": further.chunked_attention,
+        "monte-carlo-chains": further.monte_carlo_chains,
+        "video": further.video,
+        "kalman": further.kalman,
     }
 )
 """By name, what makes the program."""
 
 LOOKED_INTO = (
     "k-means", "gaussian-process", "navier-stokes", "wave-3d", "n-body", "state-space", "clip", "decode", "u-net",
-    "vae",
+    "vae", "lattice-boltzmann", "ising", "linear-attention", "option-pricing", "page-rank", "grouped-decode",
+    "accumulated", "recommendation", "life", "kalman",
 )  # fmt: skip
 """What was compared with its compiled program, array by array, and mended for in part."""

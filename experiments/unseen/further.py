@@ -1,4 +1,4 @@
-"""Written when the model was finished but for what these tell: kinds of programs that none of the others is."""
+"""Kinds of programs that none of the others is, written when the others had been looked into."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jax import lax
 
 from experiments.unseen.networks import HEADS, WIDTH, Params, layer, layer_shapes
 from experiments.unseen.program import Program, array, indices, training
-from experiments.workloads.training import cross_entropy, init_state
+from experiments.workloads.training import apply_gradients, cross_entropy, init_state
 
 
 def option_pricing() -> Program:
@@ -70,7 +70,8 @@ def poisson() -> Program:
     def fn(right: jax.Array) -> jax.Array:
         waves = [jnp.fft.fftfreq(size) * 2 * jnp.pi * size for size in right.shape[1:]]
         squares = waves[0][:, None] ** 2 + waves[1] ** 2
-        return jnp.fft.ifft2(jnp.fft.fft2(right) / jnp.where(squares == 0, 1, -squares)).real
+        divided = jnp.fft.fft2(right) / jnp.where(squares == 0, 1, -squares).astype(jnp.complex64)
+        return jnp.fft.ifft2(divided).real
 
     return Program(fn, (array(16, 128, 128),))
 
@@ -80,7 +81,7 @@ def grouped_decode() -> Program:
     batch, kept, heads, shared, depth = 16, 256, 8, 2, 32
 
     def rotated(x: jax.Array, position: jax.Array) -> jax.Array:
-        angles = position / 1e4 ** (jnp.arange(depth // 2) / (depth // 2))
+        angles = position.astype(jnp.float32) / 1e4 ** (jnp.arange(depth // 2) / (depth // 2))
         low, high = jnp.split(x, 2, axis=-1)
         return jnp.concatenate(
             [low * jnp.cos(angles) - high * jnp.sin(angles), high * jnp.cos(angles) + low * jnp.sin(angles)], axis=-1
@@ -124,7 +125,7 @@ def accumulated() -> Program:
         return cross_entropy(x[:, :-1] @ p["embedding"].T, tokens[:, 1:])
 
     def fn(state: Any, tokens: jax.Array) -> Any:
-        params, moments = state["params"], state["opt_state"]
+        params = state["params"]
 
         def add(total: Params, part: jax.Array) -> tuple[Params, jax.Array]:
             value, gradient = jax.value_and_grad(loss)(params, part)
@@ -132,8 +133,7 @@ def accumulated() -> Program:
 
         zeros = jax.tree.map(jnp.zeros_like, params)
         gradient, losses = lax.scan(add, zeros, tokens.reshape(4, -1, tokens.shape[-1]))
-        changes, moments = optimizer.update(jax.tree.map(lambda one: one / 4, gradient), moments, params)
-        return {"params": optax.apply_updates(params, changes), "opt_state": moments}, losses.mean()
+        return apply_gradients(optimizer, state, jax.tree.map(lambda one: one / 4, gradient)), losses.mean()
 
     params = {"embedding": array(512, WIDTH), "layers": [layer_shapes()] * 2}
     state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda one: jnp.zeros(one.shape), params), optimizer))

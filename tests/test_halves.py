@@ -1,0 +1,87 @@
+"""Numbers of sixteen bits on CPUs, which compute in float32: what memory that takes, against the compiled program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from forced import device_mesh
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from peaks import ONE
+
+from executor import audit
+from planner import plan
+
+S = jax.ShapeDtypeStruct
+X, W, V = (256, 128), (128, 512), (512, 128)
+
+
+def ratio(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any) -> float:
+    """Predicted over compiled peak memory, on one device."""
+    args = [S(shape, dtype) for shape in shapes]
+    found = jax.jit(fn).lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return plan(fn, args, ONE).prediction.peak_bytes / compiled
+
+
+def _residual(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
+    y = x + 1
+    return y + jnp.tanh(y @ w) @ v
+
+
+def _gradients(x: jax.Array, w: jax.Array, v: jax.Array) -> Any:
+    return jax.vjp(lambda x, w, v: jax.nn.relu(x @ w) @ v, x, w, v)[1](x)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (lambda x, w: x @ w, (X, W)),
+        (lambda x, w, v: x @ w @ v, (X, W, V)),
+        (lambda x, w, v: jax.nn.relu(x @ w) @ v, (X, W, V)),
+        (lambda x, w: (jnp.tanh(x) @ w, jnp.tanh(x) @ (2 * w)), (X, W)),
+        (_residual, (X, W, V)),
+        (_gradients, (X, W, V)),
+        (lambda x, w: lax.fori_loop(0, 5, lambda _, x: jnp.tanh(x @ w), x), (X, (128, 128))),
+        (lambda x, w: x.astype(jnp.float32) @ w.astype(jnp.float32), (X, W)),
+        (lambda x: jnp.tanh(2 * x) + x, (X,)),
+    ],
+    ids=["product", "two", "layers", "shared", "residual", "gradients", "loop", "widened already", "no product"],
+)
+def test_products_are_of_float32(fn: Callable[..., Any], shapes: Any, dtype: Any) -> None:
+    assert 0.95 <= ratio(fn, *shapes, dtype=dtype) <= 1.15
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.cumsum(x, 1),
+        lambda x: jnp.zeros((512, 128), x.dtype).at[jnp.arange(256) * 2].add(x),
+        lambda x: ((2 * x)[:128] + 1, (2 * x)[128:] * 3),
+        lambda x: (2 * x + 1, jnp.sin(2 * x)),
+    ],
+    ids=["cumulative", "scatter", "parts", "two readers"],
+)
+def test_so_is_what_else_a_library_computes_of_bfloat16_and_rounding_is_done_once(fn: Callable[..., Any]) -> None:
+    assert 0.97 <= ratio(fn, X, dtype=jnp.bfloat16) <= 1.03
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "specs"),
+    [
+        (lambda x: 2 * x, ((256, 512),), ((P("x", "y"),), P())),
+        (lambda x: 2 * x, ((256, 512),), ((P("y", None),), P(None, "y"))),
+        (lambda x, w: x @ w, ((256, 512), (512, 512)), ((P(None, "y"), P("y", None)), P())),
+    ],
+    ids=["all-gather", "all-to-all", "all-reduce"],
+)
+def test_devices_send_each_other_float32_for_bfloat16(fn: Callable[..., Any], shapes: Any, specs: Any) -> None:
+    args = [S(shape, jnp.bfloat16) for shape in shapes]
+    found = audit(plan(fn, args, device_mesh(x=2, y=4), in_specs=specs[0], out_specs=specs[1]))
+    assert found.fidelity == 1.0, found.report()
+    assert found.memory_ratio == pytest.approx(1.0, rel=0.02)
