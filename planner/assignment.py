@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import Value
+from planner.halves import sent_itemsize
 from planner.layout import Layout, replicated
 from planner.price import Priced, reshards
 from planner.reshard import Step
@@ -66,7 +67,8 @@ class Assignment:
             if use.node == REPLICATED or nodes[use.node].kind != "view":  # a view is passed by those who read it
                 self.route(use, value, copies, lambda _, step: steps.append(step))
         resharder = self.priced.resharders.of(value)
-        each = (resharder.seconds(step, value.shape, value.itemsize) for step in steps)
+        itemsize = sent_itemsize(value, self.priced.cost.backend)
+        each = (resharder.seconds(step, value.shape, itemsize) for step in steps)
         return reshards(uses[0], self.priced.decisions, self.priced.cost) * sum(each)
 
     def route(self, use: Use, value: Value, copies: dict[Layout, T], step: Callable[[T, Step], T]) -> T:
@@ -82,9 +84,9 @@ class Assignment:
             return copies[target]
         stops: Sequence[Layout] = (target,) if use.view is None else (self._layout(use.view, result=False), target)
         passed, moves = [self.home(value)], list[Step]()
-        path = self.priced.resharders.of(value).path
+        path, itemsize = self.priced.resharders.of(value).path, sent_itemsize(value, self.priced.cost.backend)
         for stop, repeats in zip(stops, (value.repeats, ()), strict=False):
-            for move in path(value.shape, value.itemsize, passed[-1], stop, repeats):
+            for move in path(value.shape, itemsize, passed[-1], stop, repeats):
                 if move.layout in passed:  # back where it was: nobody would read what lies between
                     back = passed.index(move.layout)
                     del passed[back + 1 :], moves[back:]

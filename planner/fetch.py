@@ -11,9 +11,10 @@ from jax.extend.core import Literal
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import Atom, Body, Op, Value, root_of
-from planner.halves import WIDENED, is_half, rounded, sent_wide
+from planner.halves import WIDENED, is_half, rounded, sent_itemsize, sent_wide
 from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
+from planner.opcost import Inner
 from planner.program import Array, Collective, Fetch, Instruction
 from planner.reshard import Step
 from planner.traits import LIBRARY, SLICE, Traits
@@ -132,16 +133,17 @@ class Fetcher:
         """One step of a change of layout."""
         name = f"{move.kind} of {value.name or array.name}"
         larger = value.nbytes / move.shards
-        resharder = self.priced.resharders.of(value)
+        resharder, itemsize = self.priced.resharders.of(value), sent_itemsize(value, self.cost.backend)
         made = Array(shard_shape(value.shape, move.layout, self.sizes), name, source, value)
         if move.kind == "slice":
             constant = value in self.decisions.constant  # made where it is needed
-            seconds = 0.0 if constant else resharder.seconds(move, value.shape, value.itemsize)
+            seconds = 0.0 if constant else resharder.seconds(move, value.shape, itemsize)
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
         array = self.sent(array, lines, count, source)
         wanted, made = made, replace(made, widened=True) if array.widened else made
-        collective = self.collective(move.kind, move.axes, larger, count, source)
+        sent_bytes = larger * itemsize / value.itemsize
+        collective = self.collective(Inner(move.kind, move.axes, larger, sent_bytes), count, source)
         parted = move.kind == "all-to-all"
         if self.cost.backend != "cpu" or not (parted or move.strided):
             self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, collectives=(collective,))
@@ -150,8 +152,8 @@ class Fetcher:
             sent = replace(made, shape=array.shape, pieces=pieces)
             arrived = replace(made, pieces=pieces, along=move.along)
             how = PARTED if parted else REARRANGED
-            there, back = resharder.copies_seconds(move, value.shape, value.itemsize)
-            again = resharder.again_seconds(move, value.shape, value.itemsize)
+            there, back = resharder.copies_seconds(move, value.shape, itemsize)
+            again = resharder.again_seconds(move, value.shape, itemsize)
             self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there)
             self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
             self.append(
@@ -161,13 +163,13 @@ class Fetcher:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)
         return wanted
 
-    def collective(self, kind: str, axes: tuple[str, ...], nbytes: float, count: float, source: str) -> Collective:
-        seconds = count * float(self.cost.exposed_seconds(kind, axes, nbytes))
-        return Collective(kind, nbytes, axes, count, seconds, source)
+    def collective(self, one: Inner, count: float, source: str) -> Collective:
+        seconds = count * float(self.cost.exposed_seconds(one.kind, one.axes, one.sent_bytes))
+        return Collective(one.kind, one.bytes, one.axes, count, seconds, source)
 
     def sent(self, array: Array, lines: Lines, count: float, source: str) -> Array:
         """The array as devices send it to each other."""
-        wide = self.cost.backend == "cpu" and sent_wide(array.value.dtype)
+        wide = sent_wide(array.value.dtype, self.cost.backend)
         return self.widened(array, lines, count, source) if wide else array
 
     def widened(self, array: Array, lines: Lines, count: float, source: str) -> Array:

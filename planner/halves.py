@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.graph import Op, aval_of
+from costmodel.topology import Backend
+from planner.graph import Op, Value
 from planner.traits import Traits
 
 WIDENED = Traits(loops=True, takes=True, costly=False)
@@ -34,11 +35,11 @@ def computed_wide(op: Op) -> bool:
     return dtype == "bfloat16" or (dtype == "float16" and op.name in PRODUCTS)
 
 
-def sent_wide(dtype: Any) -> bool:
+def sent_wide(dtype: Any, backend: Backend) -> bool:
     """Whether devices send each other float32 for it."""
-    return str(dtype) == "bfloat16"
+    return backend == "cpu" and str(dtype) == "bfloat16"
 
 
-def half_operands(op: Op) -> frozenset[int]:
-    """Of the positions of an op's operands those of sixteen bits."""
-    return frozenset(place for place, atom in enumerate(op.operands) if is_half(aval_of(atom).dtype))
+def sent_itemsize(value: Value, backend: Backend) -> int:
+    """Bytes of an element as devices send it to each other."""
+    return 4 if sent_wide(value.dtype, backend) else value.itemsize

@@ -16,6 +16,7 @@ from planner.assignment import Assignment
 from planner.buffers import timeline
 from planner.decisions import REPLICATED, Home
 from planner.graph import Body, Op, Value
+from planner.halves import sent_itemsize
 from planner.layout import Layout, replicated, shard_elements
 from planner.memory import Allocation
 from planner.price import Priced
@@ -125,7 +126,12 @@ class Copy:
         targets, target_of = _distinct(_layouts(priced, self.wanted, result=False))
         resharder, value = priced.resharders.of(self.value), self.value
         taken = self.alike * _bytes_on_the_way(
-            resharder, value.shape, value.itemsize, tuple(sources), tuple(targets), self.arriving
+            resharder,
+            value.shape,
+            sent_itemsize(value, priced.cost.backend),
+            tuple(sources),
+            tuple(targets),
+            self.arriving,
         )
         if self.made.node == self.wanted.node:
             return _following(self.made.node, taken[source_of, target_of].tolist())

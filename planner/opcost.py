@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from costmodel.model import MeshCost
 from planner.decisions import Member
 from planner.graph import Atom, Op, Value, aval_of
+from planner.halves import sent_itemsize
 from planner.layout import Layout, shard_count
 from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy
@@ -154,12 +156,30 @@ def halo_factors(member: Member) -> tuple[tuple[int, Halo], ...]:
     return tuple((member.factor[name], halo) for name, halo in member.rule.permutation.items() if name in member.factor)
 
 
-def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[tuple[str, tuple[str, ...], float]]:
-    """The collectives that the compiler puts inside an op: (kind, axes, bytes per device of the larger side).
+class Inner(NamedTuple):
+    """A collective that the compiler puts inside an op.
+
+    Attributes:
+        bytes: per device, of the larger side.
+        sent_bytes: the same as devices send it to each other.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: float
+    sent_bytes: float
+
+
+def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[Inner]:
+    """The collectives that the compiler puts inside an op.
 
     The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
     """
-    found: list[tuple[str, tuple[str, ...], float]] = []
+    found: list[Inner] = []
+
+    def add(kind: str, axes: tuple[str, ...], nbytes: float, value: Value) -> None:
+        found.append(Inner(kind, axes, nbytes, nbytes * sent_itemsize(value, cost.backend) / value.itemsize))
+
     if not member.rule.reduction and not member.rule.permutation:
         return found
     sizes = cost.axis_sizes
@@ -170,7 +190,7 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
             continue
         kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
         for result, pattern in zip(member.op.results, member.rule.results, strict=True):
-            found.append((kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)))
+            add(kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes), result)
     for factor, halo in halo_factors(member):
         axes = strategy.axes[factor]
         if not axes:
@@ -182,7 +202,8 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
                     layout = strategy.layout(dims)
                     rows = value.shape[dim] // shard_count(layout[dim], sizes)
                     row_bytes = _shard_bytes(value, layout, sizes) / rows
-                    found += [("collective-permute", axes, row_bytes * count) for count in halo if count]
+                    for count in filter(None, halo):
+                        add("collective-permute", axes, row_bytes * count, value)
     return found
 
 

@@ -15,8 +15,10 @@ import numpy as np
 from costmodel.model import MeshCost
 from planner.decisions import REPLICATED, Decisions, Member, Node, Use
 from planner.graph import Body, Graph, Op, Value, aval_of
+from planner.halves import sent_itemsize
 from planner.layout import Layout, replicated, shard_count
 from planner.opcost import (
+    Inner,
     calls,
     compute_seconds,
     halo_factors,
@@ -167,7 +169,7 @@ class _Pricing:
         self._matrices: dict[object, np.ndarray] = {}
         self._alone: dict[object, np.ndarray] = {}
         self._inside: dict[object, np.ndarray] = {}
-        self._exposed: dict[tuple[str, tuple[str, ...], float], float] = {}
+        self._exposed: dict[Inner, float] = {}
         self.seconds: dict[Op, np.ndarray] = {}
 
     def _strategies(self, node: Node) -> tuple[Strategy, ...]:
@@ -252,7 +254,8 @@ class _Pricing:
             for row, strategy in enumerate(strategies):
                 for collective in inner_collectives(member, strategy, self.cost):
                     if collective not in self._exposed:
-                        self._exposed[collective] = float(self.cost.exposed_seconds(*collective))
+                        kind, axes, _, sent_bytes = collective
+                        self._exposed[collective] = float(self.cost.exposed_seconds(kind, axes, sent_bytes))
                     seconds[row] += self._exposed[collective]
             self._inside[key] = seconds
         return self._inside[key]
@@ -271,10 +274,10 @@ class _Pricing:
         targets, target_of = self._layouts_of(use.node, use.dims, False)
         times = reshards(use, self.decisions, self.cost)
         repeats = use.value.repeats if use.view is None else ()
-        resharder = self.resharders.of(use.value)
-        key = (id(resharder), use.value.shape, use.value.itemsize, id(source_of), id(target_of), times, repeats)
+        resharder, itemsize = self.resharders.of(use.value), sent_itemsize(use.value, self.cost.backend)
+        key = (id(resharder), use.value.shape, itemsize, id(source_of), id(target_of), times, repeats)
         if key not in self._matrices:
-            matrix = resharder.matrix(use.value.shape, use.value.itemsize, sources, targets, repeats)
+            matrix = resharder.matrix(use.value.shape, itemsize, sources, targets, repeats)
             self._matrices[key] = matrix[np.ix_(source_of, target_of)] * times
         return Reading(use, home.node, use.node, self._matrices[key])
 

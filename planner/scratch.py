@@ -41,7 +41,7 @@ def op_beside_bytes(member: Member, strategy: Strategy, cost: MeshCost) -> float
     """
     if cost.backend != "cpu":
         return op_scratch_bytes(member, strategy, cost)
-    partial = (nbytes for kind, _, nbytes in inner_collectives(member, strategy, cost) if kind == "all-reduce")
+    partial = (one.sent_bytes for one in inner_collectives(member, strategy, cost) if one.kind == "all-reduce")
     copied = (
         shard_elements(value.shape, strategy.layout(member.dims(member.rule.operands[position])), cost.axis_sizes)
         * value.itemsize

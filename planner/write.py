@@ -201,7 +201,7 @@ class _Writer(Fetcher):
             return [], ()
         index, member = self.decisions.members[op]
         found = inner_collectives(member, self.assignment.strategy(index), self.cost)
-        made = [self.collective(kind, axes, nbytes, count, op.source) for kind, axes, nbytes in found]
+        made = [self.collective(one, count, op.source) for one in found]
         halos = tuple(one for one in made if one.kind == "collective-permute")
         reductions = [one for one in made if one.kind != "collective-permute"]
         return list(zip(itertools.cycle(range(len(op.results))), reductions, strict=False)), halos

@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from forced import device_mesh
+from cases import Case
+from forced import device_mesh, priced_on, random_assignments
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from peaks import ONE
 
 from executor import audit
 from planner import plan
+from planner.predict import predict
 
 S = jax.ShapeDtypeStruct
 X, W, V = (256, 128), (128, 512), (512, 128)
@@ -81,7 +83,19 @@ def test_so_is_what_else_a_library_computes_of_bfloat16_and_rounding_is_done_onc
     ids=["all-gather", "all-to-all", "all-reduce"],
 )
 def test_devices_send_each_other_float32_for_bfloat16(fn: Callable[..., Any], shapes: Any, specs: Any) -> None:
-    args = [S(shape, jnp.bfloat16) for shape in shapes]
-    found = audit(plan(fn, args, device_mesh(x=2, y=4), in_specs=specs[0], out_specs=specs[1]))
+    wide, narrow = (
+        plan(fn, [S(shape, dtype) for shape in shapes], device_mesh(x=2, y=4), in_specs=specs[0], out_specs=specs[1])
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    found = audit(narrow)
     assert found.fidelity == 1.0, found.report()
     assert found.memory_ratio == pytest.approx(1.0, rel=0.02)
+    assert narrow.prediction.communication_seconds == pytest.approx(wide.prediction.communication_seconds, rel=0.05)
+
+
+def test_problem_and_prediction_agree_on_what_that_takes() -> None:
+    case = Case("halves", _residual, tuple(jnp.ones(shape, jnp.bfloat16) for shape in (X, W, V)))
+    for assignment in random_assignments(priced_on(case, device_mesh(x=2, y=4)), 8, case.name):
+        problem = assignment.priced.problem.evaluate(assignment.picks).cost
+        said = predict(assignment, (None,))
+        assert said.compute_seconds + said.communication_seconds == pytest.approx(problem - assignment.shared_seconds())
