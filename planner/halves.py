@@ -31,7 +31,9 @@ def is_half(dtype: Any) -> bool:
 
 def computed_wide(op: Op) -> bool:
     """Whether a library that computes an op does so in float32, though the result is narrower."""
-    dtype = str(op.results[0].dtype) if op.results else ""
+    if op.bodies or op.name == "optimization_barrier" or not op.results:
+        return False
+    dtype = str(op.results[0].dtype)
     return dtype == "bfloat16" or (dtype == "float16" and op.name in PRODUCTS)
 
 
