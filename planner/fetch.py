@@ -14,7 +14,7 @@ from planner.graph import Atom, Body, Op, Value, root_of
 from planner.halves import WIDENED, is_half, rounded, sent_itemsize, sent_wide
 from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
-from planner.opcost import Inner
+from planner.opcost import Exchange
 from planner.program import Array, Collective, Fetch, Instruction
 from planner.reshard import Step
 from planner.traits import LIBRARY, SLICE, Traits
@@ -142,8 +142,8 @@ class Fetcher:
             return made
         array = self.sent(array, lines, count, source)
         wanted, made = made, replace(made, widened=True) if array.widened else made
-        sent_bytes = larger * itemsize / value.itemsize
-        collective = self.collective(Inner(move.kind, move.axes, larger, sent_bytes), count, source)
+        exchange = Exchange.of(value, move.kind, move.axes, larger, self.cost)
+        collective = self.collective(exchange, count, source)
         parted = move.kind == "all-to-all"
         if self.cost.backend != "cpu" or not (parted or move.strided):
             self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, collectives=(collective,))
@@ -163,7 +163,7 @@ class Fetcher:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)
         return wanted
 
-    def collective(self, one: Inner, count: float, source: str) -> Collective:
+    def collective(self, one: Exchange, count: float, source: str) -> Collective:
         seconds = count * float(self.cost.exposed_seconds(one.kind, one.axes, one.sent_bytes))
         return Collective(one.kind, one.bytes, one.axes, count, seconds, source)
 

@@ -156,8 +156,8 @@ def halo_factors(member: Member) -> tuple[tuple[int, Halo], ...]:
     return tuple((member.factor[name], halo) for name, halo in member.rule.permutation.items() if name in member.factor)
 
 
-class Inner(NamedTuple):
-    """A collective that the compiler puts inside an op.
+class Exchange(NamedTuple):
+    """A collective on a value, once.
 
     Attributes:
         bytes: per device, of the larger side.
@@ -169,17 +169,17 @@ class Inner(NamedTuple):
     bytes: float
     sent_bytes: float
 
+    @classmethod
+    def of(cls, value: Value, kind: str, axes: tuple[str, ...], nbytes: float, cost: MeshCost) -> Exchange:
+        return cls(kind, axes, nbytes, nbytes * sent_itemsize(value, cost.backend) / value.itemsize)
 
-def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[Inner]:
+
+def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> list[Exchange]:
     """The collectives that the compiler puts inside an op.
 
     The CPU partitioner makes an all-reduce per contracted factor, the others one for all.
     """
-    found: list[Inner] = []
-
-    def add(kind: str, axes: tuple[str, ...], nbytes: float, value: Value) -> None:
-        found.append(Inner(kind, axes, nbytes, nbytes * sent_itemsize(value, cost.backend) / value.itemsize))
-
+    found: list[Exchange] = []
     if not member.rule.reduction and not member.rule.permutation:
         return found
     sizes = cost.axis_sizes
@@ -190,7 +190,8 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
             continue
         kind = "all-reduce" if strategy.scatter is None else "reduce-scatter"
         for result, pattern in zip(member.op.results, member.rule.results, strict=True):
-            add(kind, axes, _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes), result)
+            nbytes = _shard_bytes(result, strategy.layout(member.dims(pattern)), sizes)
+            found.append(Exchange.of(result, kind, axes, nbytes, cost))
     for factor, halo in halo_factors(member):
         axes = strategy.axes[factor]
         if not axes:
@@ -202,8 +203,11 @@ def inner_collectives(member: Member, strategy: Strategy, cost: MeshCost) -> lis
                     layout = strategy.layout(dims)
                     rows = value.shape[dim] // shard_count(layout[dim], sizes)
                     row_bytes = _shard_bytes(value, layout, sizes) / rows
-                    for count in filter(None, halo):
-                        add("collective-permute", axes, row_bytes * count, value)
+                    found += [
+                        Exchange.of(value, "collective-permute", axes, row_bytes * count, cost)
+                        for count in halo
+                        if count
+                    ]
     return found
 
 

@@ -18,7 +18,7 @@ from planner.graph import Body, Graph, Op, Value, aval_of
 from planner.halves import sent_itemsize
 from planner.layout import Layout, replicated, shard_count
 from planner.opcost import (
-    Inner,
+    Exchange,
     calls,
     compute_seconds,
     halo_factors,
@@ -169,7 +169,7 @@ class _Pricing:
         self._matrices: dict[object, np.ndarray] = {}
         self._alone: dict[object, np.ndarray] = {}
         self._inside: dict[object, np.ndarray] = {}
-        self._exposed: dict[Inner, float] = {}
+        self._exposed: dict[Exchange, float] = {}
         self.seconds: dict[Op, np.ndarray] = {}
 
     def _strategies(self, node: Node) -> tuple[Strategy, ...]:

@@ -60,9 +60,14 @@ class Array:
     widened: bool = False
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return 4 if self.widened else self.value.itemsize
+
+    @property
     def nbytes(self) -> float:
         """On one device."""
-        return float(math.prod(self.shape) * (4 if self.widened else self.value.itemsize))
+        return float(math.prod(self.shape) * self.itemsize)
 
     @property
     def own_bytes(self) -> float:

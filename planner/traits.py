@@ -60,6 +60,7 @@ class Traits(NamedTuple):
 
     @property
     def broadcasts(self) -> bool:
+        """Whether it repeats its operand and does nothing else."""
         return self.reuses and not self.moves
 
     def repeated(self, place: int) -> Reduces | None:
@@ -112,14 +113,14 @@ COSTLY = frozenset(
 )  # fmt: skip
 """Elementwise ops (and gathers) that XLA computes once only."""
 
-IN_FLOAT32 = frozenset(map(str, ELEMENTWISE)) - {"select_n"}
+_ELEMENTWISE = frozenset(map(str, ELEMENTWISE))
+
+IN_FLOAT32 = _ELEMENTWISE - NAMES_ONLY - {"select_n"}
 """Ops that CPUs compute in float32; rounding to bfloat16 takes several instructions."""
 
 JOINS = frozenset({"concatenate", "roll"})
 
 MOVES = JOINS | {"transpose", "rev", "slice", "split", "pad", "dynamic_update_slice", "gather"}
-
-_ELEMENTWISE = frozenset(map(str, ELEMENTWISE))
 
 TILED = frozenset({*_ELEMENTWISE, *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
 """Ops that a loop over tiles can hold, as far as they repeat no scalar; see `in_tiles`."""
@@ -127,6 +128,7 @@ TILED = frozenset({*_ELEMENTWISE, *NAMES_ONLY, "transpose"}) - {"threefry2x32"}
 SAME_PLACES = frozenset({*_ELEMENTWISE, *NAMES_ONLY, "transpose", "rev"}) - {
     "reshape", "squeeze", "expand_dims",
 }  # fmt: skip
+"""Ops that read their operands where they write, but for the order of dimensions: of the same shapes, or transposed."""
 
 LOOPS = TILED | MOVES | {"broadcast_in_dim", "iota"}
 """Ops that are computed element by element (a split as a slice for each result); all others are calls of a library."""

@@ -27,10 +27,9 @@ class Updated:
         anew, and what the op itself waits for has read it by then.
         """
         updated = op.operands[0]
-        maker = self._makers.get(updated) if isinstance(updated, Value) else None
-        if maker is None or not isinstance(updated, Value):
+        if not isinstance(updated, Value) or updated not in self._makers:
             return False
-        anew = maker.name == "broadcast_in_dim"
+        anew = self._makers[updated].name == "broadcast_in_dim"
         others = [one for one in self._readers[updated] if one is not op and not (anew and one and one.name in LOOPS)]
         return any(one is None or not self._waits_for(op, one) for one in others)
 

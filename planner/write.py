@@ -78,20 +78,16 @@ class _Writer(Fetcher):
             fetched = [
                 self.fetch(a, use, copies, where, often, op, wide) for a, use in zip(op.operands, uses, strict=True)
             ]
-            if outer is not None:
-                if renames(op) and fetched[0] is not None:
-                    self.arrays[op.results[0]] = fetched[0]
-                else:
-                    self.compute(op, fetched, outer.count, outer.before)
-                for value in op.results:
-                    made = {self.assignment.home(value): self.arrays[value]}
-                    self.hoisted[value] = replace(outer, made=made, operand=None)
-            elif op.bodies:
+            if op.bodies:
                 self.loop(op, fetched, each, lines)
             elif renames(op) and fetched[0] is not None:
                 self.arrays[op.results[0]] = fetched[0]
             else:
-                self.compute(op, fetched, each, lines)
+                self.compute(op, fetched, wide, each if outer is None else outer.count, where)
+            if outer is not None:
+                for value in op.results:
+                    made = {self.assignment.home(value): self.arrays[value]}
+                    self.hoisted[value] = replace(outer, made=made, operand=None)
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
 
@@ -112,8 +108,12 @@ class _Writer(Fetcher):
         ]
         return found[0] if found and None not in found else None
 
-    def compute(self, op: Op, fetched: Sequence[Array | None], count: float, lines: Lines) -> None:
-        """An op, followed by the collectives that reduce its results; operands that are constants are None."""
+    def compute(self, op: Op, fetched: Sequence[Array | None], wide: bool, count: float, lines: Lines) -> None:
+        """An op, followed by the collectives that reduce its results; operands that are constants are None.
+
+        Args:
+            wide: see `computes_wide`.
+        """
         results = [self.home(value, op.name, op.source) for value in op.results]
         work = self.priced.work.get(op)
         seconds = self.op_seconds(op, work) if work is not None else 0.0
@@ -128,7 +128,7 @@ class _Writer(Fetcher):
                 self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count, untiled_seconds=more)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
-        steps, wide = self.steps(op), self.computes_wide(op)
+        steps = self.steps(op)
         how = self.behaviour(op).reading(array is not None for array in fetched)
         operands += self.made_before(op, counted(op, shape) if steps else (), lines)
         for shapes in steps:
@@ -262,7 +262,7 @@ class _Writer(Fetcher):
 
     def untiled_seconds(self, array: Array, innermost: int) -> float:
         """What copying an array with this dimension innermost takes longer than tile by tile."""
-        itemsize = array.value.itemsize
+        itemsize = array.itemsize
         stride = math.prod(array.shape[innermost + 1 :]) * itemsize
         whole, tiled = (self.cost.rearrange_seconds(array.nbytes, itemsize, stride, how) for how in (False, True))
         return float(whole - tiled)

@@ -135,7 +135,8 @@ def test_no_kernel_holds_the_code_of_an_op_too_often(fn: Callable[..., Any], sha
 
 @pytest.mark.parametrize("tables", [1, 2, 4])
 def test_what_several_update_is_copied_for_each(tables: int) -> None:
-    """The gradients of several tables, all of which begin as the same zeros."""
+    """The gradients of several tables, all of which begin as the same zeros; what goes into one of them the compiler
+    has made by the time that it has done with another, which the prediction has not."""
 
     def fn(x: jax.Array, places: jax.Array) -> Any:
         where = places.astype(int)[0]

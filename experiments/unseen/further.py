@@ -8,8 +8,8 @@ import optax
 from jax import lax
 
 from experiments.unseen.networks import HEADS, WIDTH, Params, layer, layer_shapes
-from experiments.unseen.program import Program, array, indices, training
-from experiments.workloads.training import apply_gradients, cross_entropy, init_state
+from experiments.unseen.program import Program, array, indices, state_shapes, training
+from experiments.workloads.training import apply_gradients, cross_entropy
 
 
 def option_pricing() -> Program:
@@ -136,8 +136,7 @@ def accumulated() -> Program:
         return apply_gradients(optimizer, state, jax.tree.map(lambda one: one / 4, gradient)), losses.mean()
 
     params = {"embedding": array(512, WIDTH), "layers": [layer_shapes()] * 2}
-    state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda one: jnp.zeros(one.shape), params), optimizer))
-    return Program(fn, (state, indices(32, 32)), (0,))
+    return Program(fn, (state_shapes(params, optimizer), indices(32, 32)), (0,))
 
 
 def low_rank() -> Program:

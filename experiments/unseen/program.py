@@ -37,5 +37,9 @@ def training(
     loss: Callable[[Any, Any], jax.Array], params: Any, batch: Any, optimizer: optax.GradientTransformation
 ) -> Program:
     """A train step for a loss of `(params, batch)`, which donates its state."""
-    state = jax.eval_shape(lambda: init_state(jax.tree.map(lambda one: jnp.zeros(one.shape), params), optimizer))
-    return Program(train_step(loss, optimizer), (state, batch), (0,))
+    return Program(train_step(loss, optimizer), (state_shapes(params, optimizer), batch), (0,))
+
+
+def state_shapes(params: Any, optimizer: optax.GradientTransformation) -> Any:
+    """Of what a train step goes on from."""
+    return jax.eval_shape(lambda: init_state(jax.tree.map(lambda one: jnp.zeros(one.shape), params), optimizer))
