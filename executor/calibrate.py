@@ -106,7 +106,7 @@ class Calibration:
             for dtype in matrix_types
         }
         self._collectives = {
-            (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes, len(self._devices))
+            (kind, group_size, nbytes): probes.collective_probe(kind, group_size, nbytes, len(self._devices), sizes)
             for kind in KINDS
             for group_size in group_sizes(len(self._devices))
             for nbytes in collective_bytes
@@ -119,7 +119,7 @@ class Calibration:
         }
         self._partings = {
             (group_size, many): probes.collective_probe(
-                "all-gather", group_size, probes.PARTED_BYTES, len(self._devices), many
+                "all-gather", group_size, probes.PARTED_BYTES, len(self._devices), sizes, many
             )
             for group_size in group_sizes(len(self._devices))[:-1]
             for many in probes.IN_A_ROW

@@ -167,8 +167,13 @@ def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
     }
 
 
-def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int, in_a_row: int = 1) -> LoopProbe:
+def collective_probe(
+    kind: str, group_size: int, nbytes: int, device_count: int, sizes: ProbeSizes, in_a_row: int = 1
+) -> LoopProbe:
     """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
+
+    All-gathers go through more arrays than caches hold: what is gathered, such as weights, mostly comes to lie where
+    something else was.
 
     Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
     along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
@@ -183,17 +188,35 @@ def collective_probe(kind: str, group_size: int, nbytes: int, device_count: int,
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
         return _resharding_probe(group_size, size, device_count)
-    operand = (size if kind == "all-gather" else size * group_size,)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
+    turn = [near] * in_a_row + [far] * in_a_row
+    if kind == "all-gather":
+        turns = max(1, min(sizes.most_kept, sizes.kept_bytes // nbytes) // len(turn))
+        return _gathering_probe(turn * turns, size, device_count)
 
     def step(x: jax.Array) -> Arrays:
-        for groups in [near] * in_a_row + [far] * in_a_row:
+        for groups in turn:
             x = _communicated(kind, x, groups)
         return (x,)
 
-    moved = 8.0 * size if kind in ("all-gather", "reduce-scatter") else 0.0
-    return LoopProbe(step, (operand,), group_size=device_count, repetitions=2 * in_a_row, moved_bytes=moved)
+    moved = 8.0 * size if kind == "reduce-scatter" else 0.0
+    whole = (size * group_size,)
+    return LoopProbe(step, (whole,), group_size=device_count, repetitions=len(turn), moved_bytes=moved)
+
+
+def _gathering_probe(turns: Sequence[np.ndarray], size: int, device_count: int) -> LoopProbe:
+    """An array for each turn, which a share of so many elements of is gathered anew once the last one is there."""
+
+    def step(*arrays: jax.Array) -> Arrays:
+        gathered = [arrays[-1]]
+        for array, groups in zip(arrays, turns, strict=True):
+            share = lax.dynamic_slice_in_dim(array, opaque_zero(gathered[-1]), size)
+            gathered.append(lax.all_gather(share, "group", axis_index_groups=groups.tolist(), tiled=True))
+        return tuple(gathered[1:])
+
+    shapes = ((size * turns[0].shape[1],),) * len(turns)
+    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(turns), moved_bytes=8.0 * size)
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
@@ -202,9 +225,6 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
     match kind:
         case "all-reduce":
             return lax.psum(x, "group", axis_index_groups=among)
-        case "all-gather":
-            gathered = lax.all_gather(x, "group", axis_index_groups=among, tiled=True)
-            return lax.dynamic_slice_in_dim(gathered, opaque_zero(x), len(x))
         case "reduce-scatter":
             scattered = lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
             return lax.dynamic_update_slice_in_dim(x, scattered, opaque_zero(x), 0)

@@ -1,6 +1,7 @@
 """Calibration of the devices at hand, at its smallest."""
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,17 +82,16 @@ def test_progress_reaches_its_total(model: CostModel, seen: list[tuple[int, int]
 def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
     """Of every size that an axis can have, with bytes that the group does not divide."""
     devices = jax.devices()[:6]
-    probe = probes.collective_probe(kind, group_size, 2**12, len(devices))
+    probe = probes.collective_probe(kind, group_size, 2**12, len(devices), CPU_SIZES)
     assert 0 < compiled(probe, devices)()() < 1
-    moved = 4 * math.prod(probe.shapes[0]) * (group_size if kind == "all-gather" else 1)
-    assert moved == pytest.approx(2**12, rel=0.1)
+    assert 4 * math.prod(probe.shapes[0]) == pytest.approx(2**12, rel=0.1)
 
 
 @pytest.mark.parametrize(("group_size", "near", "far"), [(2, "z", "x"), (4, "yz", "xy"), (8, "xyz", "xyz")])
 def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, near: str, far: str) -> None:
     """There and back, among neighbours and among devices far apart, and nothing beside."""
     mesh = {"x": 2, "y": 2, "z": 2}
-    probe = probes.collective_probe("all-to-all", group_size, 2**12, len(jax.devices()))
+    probe = probes.collective_probe("all-to-all", group_size, 2**12, len(jax.devices()), CPU_SIZES)
     split = NamedSharding(jax.make_mesh((8,), ("all",)), PartitionSpec("all"))
     x = jnp.ones(8 * math.prod(probe.shapes[0]))
     text = jax.jit(probe.step, in_shardings=split, out_shardings=split).lower(x).compile().as_text()
@@ -99,15 +99,24 @@ def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, ne
     assert found == [("all-to-all", axes, 2**12) for axes in (near, near, far, far)]
 
 
-def test_the_same_groups_meet_in_a_row_before_others() -> None:
+@pytest.mark.parametrize(
+    ("nbytes", "in_a_row", "arrays"), [(2**12, 1, 16), (2**12, 3, 12), (2**22, 1, 4), (2**24, 1, 2)]
+)
+def test_gathers_go_through_more_arrays_than_caches_hold(nbytes: int, in_a_row: int, arrays: int) -> None:
+    """Each once a round, the same groups some times in a row before others, and nothing is copied."""
     mesh = {"x": 2, "y": 2, "z": 2}
-    probe = probes.collective_probe("all-gather", 2, 2**12, len(jax.devices()), in_a_row=3)
+    probe = probes.collective_probe("all-gather", 2, nbytes, len(jax.devices()), CPU_SIZES, in_a_row)
     split = NamedSharding(jax.make_mesh((1, 8), ("groups", "group")), PartitionSpec("group"))
-    on_each = jax.shard_map(probe.step, mesh=split.mesh, in_specs=split.spec, out_specs=(split.spec,), check_vma=False)
-    x = jax.ShapeDtypeStruct((8 * math.prod(probe.shapes[0]),), "float32", sharding=split)
-    text = jax.jit(on_each).lower(x).compile().as_text()
-    assert ["".join(one.axes) for one in collectives(text, mesh)] == ["z"] * 3 + ["x"] * 3
-    assert probe.repetitions == 6
+    on_each = jax.shard_map(probe.step, mesh=split.mesh, in_specs=split.spec, out_specs=split.spec, check_vma=False)
+    looped = jax.jit(lambda *arrays: jax.lax.fori_loop(0, 9, lambda _, arrays: on_each(*arrays), arrays))
+    structs = [jax.ShapeDtypeStruct((8 * math.prod(shape),), "float32", sharding=split) for shape in probe.shapes]
+    text = looped.lower(*structs).compile().as_text()
+    found = [("".join(one.axes), one.bytes) for one in collectives(text, mesh)]
+    turns = arrays // (2 * in_a_row)
+    assert [axes for axes, _ in found] == (["z"] * in_a_row + ["x"] * in_a_row) * turns
+    assert {nbytes for _, nbytes in found} == {nbytes}
+    assert len(probe.shapes) == probe.repetitions == arrays
+    assert not re.search(r"= f32\[\d{3,}\]\S* copy\(", text.split("ENTRY")[0])
 
 
 def test_too_few_sizes_are_told_before_anything_is_timed() -> None:

@@ -110,7 +110,11 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (["topology", "measured", 2, "total_bytes", 1], -1, r"topology.measured\[2\].total_bytes\[1\] is -1; a number"),
         (["topology", "measured", 2, "total_bytes", 1], 1, r"topology.measured\[2\].total_bytes is .*; ascending"),
         (["topology", "measured", 2, "timed_seconds"], [1], r"measured\[2\].timed_seconds is \[1\]; ascending"),
-        (["topology", "measured", 2, "timed_seconds"], [1, 2], r"measured\[2\] has 3 total_bytes and 2 timed_seconds"),
+        (
+            ["topology", "measured", 2, "timed_seconds"],
+            [1, 2],
+            r"measured\[2\] has .* total_bytes and 2 timed_",
+        ),
         (["topology", "backend"], 3, "topology.backend is 3; a text belongs there"),
     ],
 )
