@@ -307,7 +307,7 @@ def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
 
 
 def _beside_slice(device: Device, probe: LoopProbe, taken: float) -> float:
-    """Seconds of a collective beside what brings its result back, for programs pay for what reads it; half at least."""
+    """Seconds of a collective beside the slice that goes with it, for programs pay for what reads it; half at least."""
     if not probe.moved_bytes:
         return taken
     return max(0.5 * taken, taken - device.launch_seconds - float(device.memory_seconds(probe.moved_bytes)))

@@ -48,7 +48,7 @@ class LoopProbe:
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
     devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
     is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
-    moves so many bytes; of a collective those are what brings its result back to the shape of its operand.
+    moves so many bytes; of a collective those are what takes its operand from a result, or its result to an operand.
     """
 
     step: Callable[..., Arrays]
@@ -172,8 +172,8 @@ def collective_probe(
 ) -> LoopProbe:
     """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
 
-    All-gathers go through more arrays than caches hold: what is gathered, such as weights, mostly comes to lie where
-    something else was.
+    All-gathers go through more arrays than caches hold, a share of each cut out of it first: what is gathered, such as
+    weights, mostly comes to lie where something else was.
 
     Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
     along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
@@ -190,33 +190,33 @@ def collective_probe(
         return _resharding_probe(group_size, size, device_count)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
-    turn = [near] * in_a_row + [far] * in_a_row
+    in_turn = [near] * in_a_row + [far] * in_a_row
     if kind == "all-gather":
-        turns = max(1, min(sizes.most_kept, sizes.kept_bytes // nbytes) // len(turn))
-        return _gathering_probe(turn * turns, size, device_count)
+        times = max(1, min(sizes.most_kept, sizes.kept_bytes // nbytes) // len(in_turn))
+        return _gathering_probe(in_turn * times, size, device_count)
 
     def step(x: jax.Array) -> Arrays:
-        for groups in turn:
+        for groups in in_turn:
             x = _communicated(kind, x, groups)
         return (x,)
 
     moved = 8.0 * size if kind == "reduce-scatter" else 0.0
-    whole = (size * group_size,)
-    return LoopProbe(step, (whole,), group_size=device_count, repetitions=len(turn), moved_bytes=moved)
+    shapes = ((size * group_size,),)
+    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=moved)
 
 
-def _gathering_probe(turns: Sequence[np.ndarray], size: int, device_count: int) -> LoopProbe:
-    """An array for each turn, which a share of so many elements of is gathered anew once the last one is there."""
+def _gathering_probe(in_turn: Sequence[np.ndarray], size: int, device_count: int) -> LoopProbe:
+    """An array for each, made anew by gathering a share of so many of its elements once the one before is there."""
 
     def step(*arrays: jax.Array) -> Arrays:
         gathered = [arrays[-1]]
-        for array, groups in zip(arrays, turns, strict=True):
+        for array, groups in zip(arrays, in_turn, strict=True):
             share = lax.dynamic_slice_in_dim(array, opaque_zero(gathered[-1]), size)
             gathered.append(lax.all_gather(share, "group", axis_index_groups=groups.tolist(), tiled=True))
         return tuple(gathered[1:])
 
-    shapes = ((size * turns[0].shape[1],),) * len(turns)
-    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(turns), moved_bytes=8.0 * size)
+    shapes = ((size * in_turn[0].shape[1],),) * len(in_turn)
+    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=8.0 * size)
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:

@@ -113,7 +113,7 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (
             ["topology", "measured", 2, "timed_seconds"],
             [1, 2],
-            r"measured\[2\] has .* total_bytes and 2 timed_",
+            r"measured\[2\] has 10 total_bytes and 2 timed_seconds",
         ),
         (["topology", "backend"], 3, "topology.backend is 3; a text belongs there"),
     ],
