@@ -219,7 +219,7 @@ class Calibration:
                 kind,
                 group_size,
                 nbytes * len(self._devices),
-                _beside_slice(bare, self._collectives[kind, group_size, nbytes], taken),
+                _beside_kernel(bare, self._collectives[kind, group_size, nbytes], taken),
                 _parting(kind, group_size, partings),
             )
             for (kind, group_size, nbytes), taken in collectives.items()
@@ -306,8 +306,8 @@ def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
     return max(0.0, taken - float(device.memory_seconds(probe.moved_bytes))) / probe.elements
 
 
-def _beside_slice(device: Device, probe: LoopProbe, taken: float) -> float:
-    """Seconds of a collective beside the slice that goes with it, for programs pay for what reads it; half at least."""
+def _beside_kernel(device: Device, probe: LoopProbe, taken: float) -> float:
+    """Seconds of a collective beside the kernel that makes its operand, as others do in programs; half at least."""
     if not probe.moved_bytes:
         return taken
     return max(0.5 * taken, taken - device.launch_seconds - float(device.memory_seconds(probe.moved_bytes)))

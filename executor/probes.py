@@ -48,7 +48,7 @@ class LoopProbe:
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
     devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
     is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
-    moves so many bytes; of a collective those are what takes its operand from a result, or its result to an operand.
+    moves so many bytes; of a collective those are what the kernel writes that makes its operand.
     """
 
     step: Callable[..., Arrays]
@@ -170,15 +170,15 @@ def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
 def collective_probe(
     kind: str, group_size: int, nbytes: int, device_count: int, sizes: ProbeSizes, in_a_row: int = 1
 ) -> LoopProbe:
-    """The collective, twice, followed each time by what little brings its result back to the shape of its operand.
+    """The collective, of what a kernel has just written, into one array after the other, more than caches hold.
 
-    All-gathers go through more arrays than caches hold, a share of each cut out of it first: what is gathered, such as
-    weights, mostly comes to lie where something else was.
+    So it goes in programs: what is sent was made by the device itself, what arrives comes to lie where something else
+    was. All-to-alls are those that resharding makes, there and back in one array, with the rearranging of what is sent
+    and what arrives.
 
     Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
     along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
-    own sooner or later, and four then take half as long, which happens in no program of several axes. All-to-alls are
-    those that resharding makes, there and back, with the rearranging of what is sent and what arrives.
+    own sooner or later, and four then take half as long, which happens in no program of several axes.
 
     Args:
         nbytes: of the larger side, per device; rounded to what can be split.
@@ -190,44 +190,32 @@ def collective_probe(
         return _resharding_probe(group_size, size, device_count)
     near = np.arange(device_count).reshape(-1, group_size)
     far = np.arange(device_count).reshape(group_size, -1).T
+    given = size if kind == "all-gather" else size * group_size
+    brought = size if kind == "reduce-scatter" else size * group_size
     in_turn = [near] * in_a_row + [far] * in_a_row
-    if kind == "all-gather":
-        times = max(1, min(sizes.most_kept, sizes.kept_bytes // nbytes) // len(in_turn))
-        return _gathering_probe(in_turn * times, size, device_count)
-
-    def step(x: jax.Array) -> Arrays:
-        for groups in in_turn:
-            x = _communicated(kind, x, groups)
-        return (x,)
-
-    moved = 8.0 * size if kind == "reduce-scatter" else 0.0
-    shapes = ((size * group_size,),)
-    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=moved)
-
-
-def _gathering_probe(in_turn: Sequence[np.ndarray], size: int, device_count: int) -> LoopProbe:
-    """An array for each, made anew by gathering a share of so many of its elements once the one before is there."""
+    in_turn *= max(1, min(sizes.most_kept, sizes.kept_bytes // (4 * brought)) // len(in_turn))
 
     def step(*arrays: jax.Array) -> Arrays:
-        gathered = [arrays[-1]]
-        for array, groups in zip(arrays, in_turn, strict=True):
-            share = lax.dynamic_slice_in_dim(array, opaque_zero(gathered[-1]), size)
-            gathered.append(lax.all_gather(share, "group", axis_index_groups=groups.tolist(), tiled=True))
-        return tuple(gathered[1:])
+        results = [arrays[-1]]
+        for groups in in_turn:
+            operand = jnp.arange(given, dtype=jnp.float32) + opaque_zero(results[-1]).astype(jnp.float32)
+            results.append(_communicated(kind, operand, groups))
+        return tuple(results[1:])
 
-    shapes = ((size * in_turn[0].shape[1],),) * len(in_turn)
-    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=8.0 * size)
+    shapes = ((brought,),) * len(in_turn)
+    return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=4.0 * given)
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
-    """One collective of these groups of devices, and back to the shape of its operand."""
+    """What one collective of these groups of devices brings."""
     among = groups.tolist()
     match kind:
+        case "all-gather":
+            return lax.all_gather(x, "group", axis_index_groups=among, tiled=True)
         case "all-reduce":
             return lax.psum(x, "group", axis_index_groups=among)
         case "reduce-scatter":
-            scattered = lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
-            return lax.dynamic_update_slice_in_dim(x, scattered, opaque_zero(x), 0)
+            return lax.psum_scatter(x, "group", axis_index_groups=among, tiled=True)
         case "collective-permute":
             onward = np.roll(groups, -1, axis=1)
             return lax.ppermute(x, "group", list(zip(groups.flat, onward.flat, strict=True)))

@@ -22,6 +22,9 @@ from planner.traits import LIBRARY, SLICE, Traits
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
 """A copy of an array with its elements in another order."""
 
+SLICED = REARRANGED._replace(places=1)
+"""The two parts that a roll puts together again, each a slice."""
+
 PARTED = REARRANGED._replace(parts=True)
 """The parts of an array, each copied by a loop of its own."""
 
@@ -153,12 +156,11 @@ class Fetcher:
             arrived = replace(made, pieces=pieces, along=move.along)
             how = PARTED if parted else REARRANGED
             there, back = resharder.copies_seconds(move, value.shape, itemsize)
-            again = resharder.again_seconds(move, value.shape, itemsize)
+            again, shifted = resharder.again_seconds(move, value.shape, itemsize)
             self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there)
             self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
-            self.append(
-                lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, again_seconds=again
-            )
+            more = {"again_seconds": again, "shifted_seconds": shifted}
+            self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, **more)
         if made is not wanted:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)
         return wanted

@@ -1,12 +1,12 @@
-"""Pieces that an all-to-all brings and that are never put together."""
+"""Pieces that an all-to-all brings: which are never put together, and which are read at other places."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.program import Array, Instruction
-from planner.traits import REDUCTIONS
+from planner.traits import REDUCTIONS, renames
 
 
 def unassembled(kernels: Sequence[Sequence[Instruction]]) -> frozenset[Instruction]:
@@ -30,3 +30,17 @@ def unassembled(kernels: Sequence[Sequence[Instruction]]) -> frozenset[Instructi
 
 def _reduces(one: Instruction, dim: int) -> bool:
     return one.op is not None and one.name in REDUCTIONS and dim in one.op.params["axes"]
+
+
+def shifted_seconds(kernels: Sequence[Sequence[Instruction]]) -> Iterator[float]:
+    """What kernels take longer that read pieces at other places than they write to, as slices and rolls do.
+
+    Where what they write begins within a piece, none of its rows lies in one piece, and no row is copied as a whole.
+    """
+    for kernel in kernels:
+        root = kernel[-1]
+        if any(one.traits.places and not (one.op and renames(one.op)) for one in kernel):
+            written = sum(array.nbytes for array in root.results)
+            for one in kernel:
+                if one.shifted_seconds:
+                    yield root.count * min(1.0, written / one.results[0].nbytes) * one.shifted_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from costmodel.topology import Device
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
-from planner.pieces import unassembled
+from planner.pieces import shifted_seconds, unassembled
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
 from planner.reuse import hands_on, refetch_seconds
@@ -78,6 +79,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += refetch_seconds(cost.device, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead -= _unassembled_seconds(over_time)
+    overhead += sum(itertools.chain.from_iterable(map(shifted_seconds, over_time.kernels.values())))
     overhead += _untiled_seconds(over_time)
     overhead += _copied_seconds(cost.device, over_time)
     overhead += _idle_seconds(cost, program, over_time)

@@ -89,6 +89,8 @@ class Instruction:
         count: how often it runs in one call of the program.
         seconds: on the device itself, each time that it runs.
         again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
+        shifted_seconds: beside, for each kernel that reads what it makes at other places than it writes to; see
+            `planner.pieces.shifted_seconds`.
         untiled_seconds: beside `seconds`, where the kernel that it ends is not computed tile by tile; see
             `planner.traits.in_tiles`.
         collectives: what it communicates, all times together.
@@ -106,6 +108,7 @@ class Instruction:
     count: float
     seconds: float = 0.0
     again_seconds: float = 0.0
+    shifted_seconds: float = 0.0
     untiled_seconds: float = 0.0
     collectives: tuple[Collective, ...] = ()
     scratch_bytes: float = 0.0

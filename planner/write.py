@@ -16,7 +16,7 @@ from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
-from planner.fetch import REARRANGED, Copies, Fetcher
+from planner.fetch import REARRANGED, SLICED, Copies, Fetcher
 from planner.graph import TRANSPARENT, Body, Op, Value, invariants, root_of
 from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
@@ -125,7 +125,8 @@ class _Writer(Fetcher):
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = replace(array, name=f"copy for {op.name}", source=op.source, home=None, shared=False)
                 more = self.untiled_seconds(array, dim) if work is not None and work.matmul is not None else 0.0
-                self.append(lines, "copy", REARRANGED, (array,), (copied,), op.source, count, untiled_seconds=more)
+                copies = SLICED if op.name == "roll" else REARRANGED
+                self.append(lines, "copy", copies, (array,), (copied,), op.source, count, untiled_seconds=more)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
         steps = self.steps(op)

@@ -84,7 +84,8 @@ def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
     devices = jax.devices()[:6]
     probe = probes.collective_probe(kind, group_size, 2**12, len(devices), CPU_SIZES)
     assert 0 < compiled(probe, devices)()() < 1
-    assert 4 * math.prod(probe.shapes[0]) == pytest.approx(2**12, rel=0.1)
+    brought = 2**12 / group_size if kind == "reduce-scatter" else 2**12
+    assert 4 * math.prod(probe.shapes[0]) == pytest.approx(brought, rel=0.1)
 
 
 @pytest.mark.parametrize(("group_size", "near", "far"), [(2, "z", "x"), (4, "yz", "xy"), (8, "xyz", "xyz")])
@@ -99,22 +100,23 @@ def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, ne
     assert found == [("all-to-all", axes, 2**12) for axes in (near, near, far, far)]
 
 
+@pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "collective-permute"])
 @pytest.mark.parametrize(
     ("nbytes", "in_a_row", "arrays"), [(2**12, 1, 16), (2**12, 3, 12), (2**22, 1, 4), (2**24, 1, 2)]
 )
-def test_gathers_go_through_more_arrays_than_caches_hold(nbytes: int, in_a_row: int, arrays: int) -> None:
+def test_collectives_bring_more_arrays_than_caches_hold(kind: str, nbytes: int, in_a_row: int, arrays: int) -> None:
     """Each once a round, the same groups some times in a row before others, and nothing is copied."""
     mesh = {"x": 2, "y": 2, "z": 2}
-    probe = probes.collective_probe("all-gather", 2, nbytes, len(jax.devices()), CPU_SIZES, in_a_row)
+    sent = 2 * nbytes if kind == "reduce-scatter" else nbytes
+    probe = probes.collective_probe(kind, 2, sent, len(jax.devices()), CPU_SIZES, in_a_row)
     split = NamedSharding(jax.make_mesh((1, 8), ("groups", "group")), PartitionSpec("group"))
     on_each = jax.shard_map(probe.step, mesh=split.mesh, in_specs=split.spec, out_specs=split.spec, check_vma=False)
     looped = jax.jit(lambda *arrays: jax.lax.fori_loop(0, 9, lambda _, arrays: on_each(*arrays), arrays))
     structs = [jax.ShapeDtypeStruct((8 * math.prod(shape),), "float32", sharding=split) for shape in probe.shapes]
     text = looped.lower(*structs).compile().as_text()
-    found = [("".join(one.axes), one.bytes) for one in collectives(text, mesh)]
+    found = [(one.kind, "".join(one.axes), one.bytes) for one in collectives(text, mesh)]
     turns = arrays // (2 * in_a_row)
-    assert [axes for axes, _ in found] == (["z"] * in_a_row + ["x"] * in_a_row) * turns
-    assert {nbytes for _, nbytes in found} == {nbytes}
+    assert found == [(kind, axes, sent) for axes in ["z"] * in_a_row + ["x"] * in_a_row] * turns
     assert len(probe.shapes) == probe.repetitions == arrays
     assert not re.search(r"= f32\[\d{3,}\]\S* copy\(", text.split("ENTRY")[0])
 
