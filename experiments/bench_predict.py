@@ -96,14 +96,14 @@ def measured_together(group: Sequence[Compiled], timeout: float) -> list[Mapping
     """For each case its programs' names, predicted seconds and the seconds of their calls.
 
     Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
-    chosen how the programs change layouts.
+    chosen how the programs change layouts. So are the probes' seconds, for those who fit a profile otherwise.
     """
     found = [compiled for _, compiled in group]
     executables = {place: each["executables"] for place, each in enumerate(found) if "failure" not in each}
     if not executables:
         return found
     try:
-        samples, profile = call_in_child(
+        samples, profile, probed = call_in_child(
             time_together,
             [group[place][0] for place in executables],
             [*executables.values()],
@@ -114,7 +114,7 @@ def measured_together(group: Sequence[Compiled], timeout: float) -> list[Mapping
     for place, of_case in zip(executables, samples, strict=True):
         case, compiled = group[place]
         programs = [{**program, "samples": taken} for program, taken in zip(compiled["programs"], of_case, strict=True)]
-        found[place] = predicted(case, programs, compiled["planned_with"], profile)
+        found[place] = predicted(case, programs, compiled["planned_with"], profile) | {"probed": probed}
     return found
 
 
@@ -133,8 +133,8 @@ def compile_case(workload_name: str, mesh: str) -> dict[str, Any]:
 
 def time_together(
     cases: Sequence[Case], executables: Sequence[Sequence[Packed]]
-) -> tuple[list[list[list[float]]], str]:
-    """Seconds of the calls of each case's programs, and the profile of the devices meanwhile.
+) -> tuple[list[list[list[float]]], str, Sequence[Sequence[float]]]:
+    """Seconds of the calls of each case's programs, the profile of the devices meanwhile, and its probes' seconds.
 
     Runs in a process of its own.
     """
@@ -151,7 +151,7 @@ def time_together(
         for place, of_case in zip(going, calls, strict=True):
             for taken, seconds in zip(samples[place], of_case, strict=True):
                 taken += seconds
-    return samples, calibration.model().to_json()
+    return samples, calibration.model().to_json(), calibration.samples
 
 
 def settled(samples: Sequence[Sequence[float]]) -> bool:

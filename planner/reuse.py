@@ -82,8 +82,8 @@ def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Ar
 
     A product was timed with one operand that is a different one each time (`executor.probes.product_probe`): that is
     the one that was touched longest ago. Collectives take as long wherever their operands are: what decides is how
-    devices meet, and that the bytes of one are read by the cores of others. What all-gathers bring was timed as coming
-    to lie in cold memory.
+    devices meet, and that the bytes of one are read by the cores of others. What they bring was timed as coming to lie
+    in cold memory.
     """
     if root.collectives:
         return ()

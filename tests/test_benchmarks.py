@@ -139,7 +139,7 @@ def test_what_does_not_compile_takes_nothing_else_along(monkeypatch: pytest.Monk
     def in_child(function: object, cases: Sequence[Case], executables: object, **_: object) -> object:
         assert function is bench_predict.time_together
         assert (cases, executables) == ([("heat-1d", "2x4")] * len(cases), [[CODE]] * len(cases))
-        return [[[1.0, 2.0]] for _ in cases], model.to_json()
+        return [[[1.0, 2.0]] for _ in cases], model.to_json(), [[3.0]]
 
     monkeypatch.setattr(bench_predict, "outcome", outcome)
     monkeypatch.setattr(bench_predict, "call_in_child", in_child)
@@ -148,6 +148,7 @@ def test_what_does_not_compile_takes_nothing_else_along(monkeypatch: pytest.Monk
     failed, *found = bench_predict.measured(cases, 60.0)
     assert failed == {"failure": "exit code 3"}
     for each in found:
+        assert each["probed"] == [[3.0]]
         assert each["programs"] == [
             {**program, "samples": [1.0, 2.0], "predicted_seconds": planned.prediction.step_seconds}
         ]
