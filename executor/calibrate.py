@@ -118,11 +118,11 @@ class Calibration:
             if first.platform == "cpu" and len(self._devices) > 1
         }
         self._partings = {
-            (group_size, many): probes.collective_probe(
-                "all-gather", group_size, probes.PARTED_BYTES, len(self._devices), sizes, many
+            (group_size, alternate): probes.collective_probe(
+                "all-gather", group_size, probes.PARTED_BYTES, len(self._devices), sizes, alternate
             )
             for group_size in group_sizes(len(self._devices))[:-1]
-            for many in probes.IN_A_ROW
+            for alternate in (True, False)
             if first.platform == "cpu"
         }
         self._calls = probes.call_probes(sizes)
@@ -198,7 +198,8 @@ class Calibration:
         beside = launch if self._sizes.kernel_apart else 0.0
         products = {name: next(seconds) - beside for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
-        waits, partings = ({name: np.array(next(rounds)) for name in each} for each in (self._waits, self._partings))
+        waits = {name: np.array(next(rounds)) for name in self._waits}
+        partings = {name: np.array(next(rounds)) for name in self._partings}
         memory = _memory_curve(
             {2 * nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
         )
@@ -348,13 +349,11 @@ def _skew(rounds: Mapping[tuple[int, int], np.ndarray], curves: Sequence[Collect
     return fit_skew(timed, max(timed, default=1))
 
 
-def _parting(kind: str, group_size: int, rounds: Mapping[tuple[int, int], np.ndarray]) -> float:
+def _parting(kind: str, group_size: int, rounds: Mapping[tuple[int, bool], np.ndarray]) -> float:
     """What groups that have come apart wait for each other, by the seconds of each round."""
-    once, often = probes.IN_A_ROW
-    if (group_size, once) not in rounds or kind in ("all-to-all", "collective-permute"):
+    if (group_size, True) not in rounds or kind in ("all-to-all", "collective-permute"):
         return 0.0
-    saved = float(np.median(rounds[group_size, once] - rounds[group_size, often]))
-    return max(0.0, saved / (1 / once - 1 / often))
+    return max(0.0, float(np.median(rounds[group_size, True] - rounds[group_size, False])))
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

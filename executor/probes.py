@@ -23,9 +23,8 @@ Arrays = tuple[jax.Array, ...]
 
 WAITED_AFTER = (2, 4, 16, 48)
 """How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
-IN_A_ROW = (1, 4)
-"""How many small all-gathers of the same groups there are before those of others."""
 PARTED_BYTES = 2**14
+"""Of the all-gathers that tell what groups wait that have come apart."""
 TRANSPOSED = "gradient of weights"
 PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
 """Of a layer in training; in the last the left operand is transposed."""
@@ -168,7 +167,7 @@ def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
 
 
 def collective_probe(
-    kind: str, group_size: int, nbytes: int, device_count: int, sizes: ProbeSizes, in_a_row: int = 1
+    kind: str, group_size: int, nbytes: int, device_count: int, sizes: ProbeSizes, alternate: bool = True
 ) -> LoopProbe:
     """The collective, of what a kernel has just written, into one array after the other, more than caches hold.
 
@@ -176,14 +175,14 @@ def collective_probe(
     was. All-to-alls are those that resharding makes, there and back in one array, with the rearranging of what is sent
     and what arrives.
 
-    Groups are of neighbours first, then of devices as far apart as can be, as they are along one axis of a mesh and
-    along another. Devices that share cores and meet the same ones again and again are handed a core of their group's
+    Groups of neighbours and groups of devices as far apart as can be take turns, as along one axis of a mesh and along
+    another. Devices that share cores and meet the same ones again and again are handed a core of their group's
     own sooner or later, and four then take half as long, which happens in no program of several axes.
 
     Args:
         nbytes: of the larger side, per device; rounded to what can be split.
         device_count: of all groups together.
-        in_a_row: how many collectives of the same groups there are before those of others, but for all-to-alls.
+        alternate: whether they take turns; else, but for all-to-alls, neighbours alone meet.
     """
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
@@ -192,7 +191,7 @@ def collective_probe(
     far = np.arange(device_count).reshape(group_size, -1).T
     given = size if kind == "all-gather" else size * group_size
     brought = size if kind == "reduce-scatter" else size * group_size
-    in_turn = [near] * in_a_row + [far] * in_a_row
+    in_turn = [near, far if alternate else near]
     in_turn *= max(1, min(sizes.most_kept, sizes.kept_bytes // (4 * brought)) // len(in_turn))
 
     def step(*arrays: jax.Array) -> Arrays:
