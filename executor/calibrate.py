@@ -36,7 +36,7 @@ from executor.timers import Probe, Timed, compiled, typical_seconds
 COLLECTIVE_BYTES = tuple(2**power for power in (*range(10, 19, 2), 19, *range(20, 27, 2)))
 """Closer at half a MiB, where CPU devices' caches end: from 256 KiB to 1 MiB a gather takes seven times as long."""
 ROUNDS = 5
-ROUND_SECONDS, MOST_GOES = 0.1, 5
+ROUND_SECONDS, MOST_GOES = 0.4, 20
 """A short probe is timed for so long in a round, in some goes with others between: threads that have settled well, or
 badly, stay so for the rest of a go."""
 
