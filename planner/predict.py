@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +78,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += refetch_seconds(cost.device, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead -= _unassembled_seconds(over_time)
-    overhead += sum(itertools.chain.from_iterable(map(shifted_seconds, over_time.kernels.values())))
+    overhead += sum(map(shifted_seconds, over_time.kernels.values()))
     overhead += _untiled_seconds(over_time)
     overhead += _copied_seconds(cost.device, over_time)
     overhead += _idle_seconds(cost, program, over_time)

@@ -275,7 +275,7 @@ class Resharder:
         return float(sent), float(arrived)
 
     def again_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> tuple[float, float]:
-        """Of each kernel after the first that reads what a step brings; and of each more, if it reads at other places.
+        """Of each kernel after the first that reads what a step brings; and what any takes more at other places.
 
         Pieces of an all-to-all that interleave are put together by each reader. Of short ones it finds out where every
         element is, which takes what elements take that do not lie beside each other; of long ones too, where what it
@@ -286,7 +286,8 @@ class Resharder:
         nbytes = math.prod(shape) * itemsize / step.shards
         local = shard_shape(shape, step.layout, self.cost.axis_sizes)
         run = math.prod(local[step.along :]) // shard_count(step.axes, self.cost.axis_sizes)
-        rows, elements = (float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize * s)) for s in (1, 2))
+        rows = float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize))
+        elements = float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize))
         return (rows, elements - rows) if run >= LONG_RUN else (elements, 0.0)
 
     def _copies_alike(
