@@ -11,6 +11,8 @@ from rich.table import Table
 
 LEAST_WIDTH = 110
 """Where there is no terminal, rich takes 80 columns, and our tables break."""
+LONGEST_NAME = 60
+"""Characters of a text that stays on one line; longer ones wrap, lest they leave nothing to the other columns."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -35,7 +37,9 @@ def table(frame: pd.DataFrame, title: str) -> Table:
     shown = Table(title=title)
     for name in frame.columns:
         is_number = pd.api.types.is_numeric_dtype(frame[name])
-        shown.add_column(str(name).replace("_", " "), justify="right" if is_number else "left", no_wrap=not is_number)
+        wraps = is_number or frame[name].map(cell).str.len().max() > LONGEST_NAME
+        heading = str(name).replace("_", " ")
+        shown.add_column(heading, justify="right" if is_number else "left", no_wrap=not wraps, overflow="fold")
     for row in frame.itertuples(index=False):
         shown.add_row(*map(cell, row))
     return shown

@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from executor.race import Program, compile_programs, contenders, race
 from experiments import arguments
 from experiments.demo import COLUMNS, demo
 from experiments.results import conditions, keep, markdown
-from experiments.terminal import cell
+from experiments.terminal import cell, table
 from experiments.workloads import Workload, workload
 from planner import Plan, plan
 
@@ -90,3 +91,12 @@ def test_a_kept_table_takes_the_place_of_the_last(tmp_path: Path) -> None:
         "<!-- begin speed -->\n\n| workload | step ms |\n| --- | --: |\n| gpt | 2 |\n\n<!-- end speed -->\n\n"
         "<!-- begin memory -->\n\nnone yet\n\n<!-- end memory -->\n"
     )
+
+
+def test_a_long_text_leaves_room_for_the_other_columns() -> None:
+    shown = Console(width=60)
+    with shown.capture() as printed:
+        shown.print(table(pd.DataFrame({"id": ["sb029"], "question": ["how long " * 30], "unit": ["ms"]}), "asked"))
+    assert "sb029" in printed.get()
+    assert "ms" in printed.get()
+    assert printed.get().count("long") == 30
