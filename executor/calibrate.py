@@ -53,7 +53,7 @@ def calibrate(
     matrix_types: Sequence[str] = probes.MATRIX_TYPES,
     progress: Progress = lambda done, total: None,
 ) -> CostModel:
-    """Measures the devices, in about eight minutes for eight CPU devices, and fits a cost model to them.
+    """Measures the devices, in about twelve minutes for eight CPU devices on two cores, and fits a cost model to them.
 
     Args:
         devices: those of one host, joined alike: CPU devices, or GPUs on one switch.
