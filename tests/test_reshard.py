@@ -135,7 +135,7 @@ def test_gathering_along_another_dimension_than_the_outermost_copies_there_and_b
 
 @pytest.mark.parametrize(
     ("shape", "stride"),
-    [((64, 256), 4), ((64, 64), 8), ((64, 64, 2), 4), ((64, 8, 2), 8)],
+    [((64, 256), 4), ((64, 64), 8), ((64, 64, 2), 4), ((2048, 8, 2), 8)],
     ids=["pieces of 32", "of 8", "of 8 x 2", "of 1 x 2"],
 )
 def test_short_pieces_are_put_together_element_by_element(shape: Shape, stride: int) -> None:
