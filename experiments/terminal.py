@@ -37,9 +37,9 @@ def table(frame: pd.DataFrame, title: str) -> Table:
     shown = Table(title=title)
     for name in frame.columns:
         is_number = pd.api.types.is_numeric_dtype(frame[name])
-        wraps = is_number or frame[name].map(cell).str.len().max() > LONGEST_NAME
+        whole = not is_number and frame[name].map(cell).str.len().max() <= LONGEST_NAME
         heading = str(name).replace("_", " ")
-        shown.add_column(heading, justify="right" if is_number else "left", no_wrap=not wraps, overflow="fold")
+        shown.add_column(heading, justify="right" if is_number else "left", no_wrap=whole, overflow="fold")
     for row in frame.itertuples(index=False):
         shown.add_row(*map(cell, row))
     return shown
