@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -232,8 +232,8 @@ class _Clock:
                 self.found.arrays[array] = replace(alive, nbytes=alike * alive.nbytes, name=name, alike=all_alike)
         return self.found
 
-    def copied(self, program: Program, homes: Mapping[Array, Array], ordered: bool = False) -> frozenset[Array]:
-        """The results that take over the memory of an input which is copied before.
+    def copied(self, program: Program, homes: Mapping[Array, Array], ordered: bool = False) -> KeysView[Array]:
+        """The results that take over the memory of an input which is copied before, in their order.
 
         XLA puts kernels in order later. If nothing but their order sees to it that all others have read the input when
         the result is written, it copies the input (openxla/xla: xla/service/copy_insertion.cc): weights, where the
@@ -244,8 +244,9 @@ class _Clock:
             ordered: whether others have read the input by then whatever the flow of data says, as in a GPU's loops;
                 what is copied is then only what a kernel makes that reads the input elsewhere than it writes.
         """
+        found: dict[Array, None] = {}
         if not homes:
-            return frozenset()
+            return found.keys()
         before: dict[Array, int] = {}  # by what it makes: the kernels that a kernel needs, and itself, as bits
         readers = dict.fromkeys(program.inputs, 0)
         makers: dict[Array, tuple[Instruction, Mapping[Array, bool]]] = {}
@@ -257,15 +258,14 @@ class _Clock:
                     readers[array] |= 1 << place
             before.update(dict.fromkeys(root.results, needed))
             makers.update(dict.fromkeys(root.results, (root, reads)))
-        found = set()
         for result, at in homes.items():
             if result in makers:
                 root, reads = makers[result]
                 last = {at: reads[at]} if at in reads else {}
                 written_over = last and taken_over(root, root.results.index(result), result, last) is None
                 if written_over or (not ordered and readers[at] & ~before[result]):
-                    found.add(result)
-        return frozenset(found)
+                    found[result] = None
+        return found.keys()
 
     def goes_on(self, program: Program, result: Array, argument: Array) -> bool:
         """Whether a result is made by a loop that runs in the argument's memory."""

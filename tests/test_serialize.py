@@ -42,6 +42,15 @@ def test_read_back_it_is_the_same_plan(case: Case) -> None:
     assert read.to_json() == written.to_json()
 
 
+def test_however_often_it_is_read_it_is_predicted_alike_to_the_last_digit() -> None:
+    """Sums go in the order of the program, not in that of where its instructions lie in memory."""
+    (case,) = (case for case in PROGRAMS if case.name == "conjugate gradient gradient")
+    written = plan(case.fn, case.args, MESH)
+    text = written.to_json()
+    for _ in range(12):
+        assert Plan.from_json(text, case.fn, case.args, MESH).prediction == written.prediction
+
+
 def test_layouts_have_another_price_on_other_devices() -> None:
     here, there = plan(layer, ARGS, MESH), CostModel(preset("h100-dgx:1"))
     for elsewhere in (here.repriced(there), Plan.from_json(here.to_json(), layer, ARGS, MESH, cost_model=there)):
