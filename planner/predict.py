@@ -200,15 +200,17 @@ def _waits(
                 continue
             first, after, met_first = _waits(cost, body, over_time, runs, since)
             again, at_end, met_again = _waits(cost, body, over_time, runs, after)
-            rounds, inside = runs / times, met_first | met_again
+            rounds = runs / times
             waited += min(rounds, 1.0) * first + max(rounds - 1.0, 0.0) * again
+            # Whom the first round alone has waited for goes on alone from then, as whom none has from before.
+            more = {axis: max(rounds, float(axis in met_first)) - 1.0 for axis in since}
             since = {
-                axis: at_end[axis]
-                if axis in inside
-                else each.add(after[axis].computed - each.computed, after[axis].parted - each.parted, rounds)
-                for axis, each in since.items()
+                axis: each
+                if axis in met_again
+                else after[axis].add(each.computed - after[axis].computed, each.parted - after[axis].parted, more[axis])
+                for axis, each in at_end.items()
             }
-            met |= inside
+            met |= met_first | met_again
     return waited, since, met
 
 

@@ -167,6 +167,24 @@ def test_groups_that_have_come_apart_wait_when_they_meet(sequence: str, micros: 
     assert waited_in([(0.0, axes) for axes in sequence.split()], parting=PARTING) == pytest.approx(1e-6 * micros)
 
 
+@pytest.mark.parametrize("before", ["", "xy", "y"])
+def test_groups_that_meet_in_a_loop_alone_come_apart_round_by_round(before: str) -> None:
+    rounds = 100
+    cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(("x", "y"), (2, 4))
+
+    def met(axes: str, count: float, computed: float) -> tuple[Instruction, Instruction]:
+        collective = Collective("all-reduce", 4.0, tuple(axes), count, 0.0, "")
+        makes = Instruction("tanh", LIBRARY, (), (), "", count, seconds=computed)
+        return makes, Instruction("all-reduce", LIBRARY, (), (), "", count, collectives=(collective,))
+
+    body = Program((), (*met("x", rounds, 1e-5), Instruction("return", LIBRARY, (), (), "", rounds)), ())
+    loop = Instruction("scan", LIBRARY, (), (), "", 1.0, bodies=(body,))
+    first = met(before, 1.0, 0.0) if before else ()
+    program = Program((), (*first, loop, *met("xy", 1.0, 0.0)), ())
+    waited = waited_seconds(cost, program, Timeline(orders={each: each.instructions for each in (program, body)}))
+    assert waited == pytest.approx(waiting(rounds * 1e-5), rel=0.02)
+
+
 def test_collectives_that_are_joined_come_apart_once() -> None:
     cost = CostModel(replace(preset("cpu:8"), skew_seconds=0.0)).on(("x", "y"), (2, 4))
     group = cost.groups[frozenset("y")]
