@@ -19,8 +19,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-FREE_SECONDS = 1e-4
-"""Of computing, after which nobody waits yet: threads look again before they sleep."""
+FREE_SECONDS = 4e-4
+"""Of computing, after which nobody waits yet: from there on the squares of what was waited grow in a line. See
+docs/costs.md."""
 
 
 def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_count: int, computed: float) -> float:
@@ -34,7 +35,7 @@ def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_c
         held_up: how many devices wait, those of the group among them.
         device_count: of all groups together.
 
-    >>> round(waiting_seconds(1e-4, 8, 8, 8, 1.1e-3) * 1e3, 2)
+    >>> round(waiting_seconds(1e-4, 8, 8, 8, 1.4e-3) * 1e3, 2)
     0.45
     """
     walked = math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
@@ -44,9 +45,9 @@ def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_c
 def computed_seconds(skew_seconds: float, device_count: int, taken: float) -> float:
     """Seconds of computing, after which the wait for the last of all devices makes it so many that were `taken`.
 
-    >>> waited = waiting_seconds(1e-4, 8, 8, 8, 1.1e-3)
-    >>> round(computed_seconds(1e-4, 8, 1.1e-3 + waited) * 1e3, 6)
-    1.1
+    >>> waited = waiting_seconds(1e-4, 8, 8, 8, 1.4e-3)
+    >>> round(computed_seconds(1e-4, 8, 1.4e-3 + waited) * 1e3, 6)
+    1.4
     """
     walk = lateness(device_count) * math.sqrt(skew_seconds)
     beyond = max(0.0, taken - FREE_SECONDS)

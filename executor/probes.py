@@ -21,7 +21,7 @@ from executor.probe_sizes import Layer, ProbeSizes
 
 Arrays = tuple[jax.Array, ...]
 
-WAITED_AFTER = (2, 4, 16, 48)
+WAITED_AFTER = (4, 16, 48)
 """How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
 PARTED_BYTES = 2**14
 """Of the all-gathers that tell what groups wait that have come apart."""
