@@ -66,11 +66,11 @@ def test_never_worse_than_the_hand_written(case: Case, sizes: tuple[int, ...]) -
 
 def test_where_devices_share_cores_a_layout_by_hand_is_taken_that_is_about_as_good() -> None:
     """Elsewhere the best is taken, however little better it is."""
-    work = workload("mlp")
+    work = workload("cnn")
 
     def planned(skew: float) -> Plan:
-        model = CostModel(replace(measured_model("cpu-2core-intel.json").topology, skew_seconds=skew))
-        return plan(work.fn, work.example_args, AbstractMesh((2, 4), ("x", "y")), cost_model=model)
+        model = CostModel(replace(measured_model("cpu-2core-amd.json").topology, skew_seconds=skew))
+        return plan(work.fn, work.example_args, AbstractMesh((8,), ("x",)), cost_model=model)
 
     exact, taken = planned(0.0), planned(1e-6)
     (name, best), *_ = sorted(exact.alternatives.items(), key=lambda item: item[1].prediction.step_seconds)

@@ -15,8 +15,9 @@ from forced import device_mesh
 from jax import lax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from costmodel import CostModel, Device, Dim, Link, Topology, preset
+from costmodel import CostModel, Device, Dim, Link, Topology
 from costmodel.gemm import MatmulShape
+from costmodel.model import measured_model
 from costmodel.topology import MemorySample
 from planner import plan
 from planner.reshard import Resharder
@@ -121,7 +122,7 @@ def test_dimensions_of_one_element_are_no_neighbours() -> None:
 
 
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
-    device = preset("cpu:8").device
+    device = measured_model("cpu-2core-amd.json").topology.device  # whose caches are smaller than that
     small, large = (256, 256), (2048, 2048)
     alone = computed_on_a_cpu(device, lambda x: x + 1, small)
     beside = computed_on_a_cpu(device, lambda x, y: (x + 1, y + 1), small, large)
