@@ -20,6 +20,7 @@ def roofline_seconds(
     elements: Mapping[str, ArrayLike] = MappingProxyType({}),
     cold_bytes: ArrayLike = 0.0,
     crowding: ArrayLike = 1.0,
+    cold_written: ArrayLike = 0.0,
 ) -> np.ndarray:
     """Seconds on one device, without the launch (which the ops of one fusion share).
 
@@ -28,13 +29,13 @@ def roofline_seconds(
         nbytes: read from and written to memory by this device.
         dtype: numpy name of the type that the arithmetic is done in.
         elements: by class of `ELEMENT_CLASSES`, how many this device works on.
-        cold_bytes, crowding: see `Device.memory_seconds`.
+        cold_bytes, crowding, cold_written: see `Device.memory_seconds`.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009).
     """
     arithmetic = np.asarray(flops, dtype=float) / device.rate(dtype)
     beside = sum(device.element_seconds.get(name, 0.0) * np.asarray(count) for name, count in elements.items())
-    return np.maximum(arithmetic, device.memory_seconds(nbytes, cold_bytes, crowding)) + beside
+    return np.maximum(arithmetic, device.memory_seconds(nbytes, cold_bytes, crowding, cold_written)) + beside
 
 
 def matmul_seconds(

@@ -44,7 +44,7 @@ def cpu_topology(device_count: int, hosts: int = 1) -> Topology:
         ),
         backend="cpu",
         measured=tuple(fit.scaled(wait, speed) for fit in measured.measured),
-        skew_seconds=measured.skew_seconds if per_host > cores else 0.0,
+        waits=measured.waits if per_host > cores else None,
     )
 
 

@@ -21,7 +21,7 @@ from costmodel.curves import CollectiveCurve, between_group_sizes
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
 from costmodel.topology import Backend, Device, Topology
-from costmodel.waits import waiting_seconds
+from costmodel.waits import Waits
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class MeshCost:
         overlap: by kind of collective, the share of its time, 0 to 1, that hides behind computation; 0 where
             there is none.
         groups: for each set of mesh axes the devices that a collective over them joins.
-        skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
+        waits: how unevenly devices come to a collective, where they share cores; None where each has its own.
     """
 
     axis_sizes: Mapping[str, int] = field(hash=False)
@@ -77,7 +77,7 @@ class MeshCost:
     reduce_scatters: bool
     overlap: Mapping[str, float] = field(hash=False)
     groups: Mapping[frozenset[str], Group] = field(hash=False, repr=False)
-    skew_seconds: float
+    waits: Waits | None
 
     @property
     def shares_caches(self) -> bool:
@@ -119,8 +119,10 @@ class MeshCost:
         Args:
             held_up: the axes over which devices wait, those of the group among them.
         """
+        if self.waits is None:
+            return 0.0
         group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
-        return waiting_seconds(self.skew_seconds, group_size, waiting, self.device_count, computed)
+        return self.waits.seconds(group_size, waiting, self.device_count, computed)
 
     def parting_seconds(self, kind: str, axes: Collection[str]) -> float:
         """Seconds that devices of different groups wait for each other when they meet after one such collective."""
@@ -146,20 +148,26 @@ class MeshCost:
         elements: Mapping[str, ArrayLike] = MappingProxyType({}),
         cold_bytes: ArrayLike = 0.0,
         crowding: ArrayLike = 1.0,
+        cold_written: ArrayLike = 0.0,
     ) -> np.ndarray:
         """Roofline seconds of work on one device, launch not included; see `roofline_seconds`."""
-        return roofline_seconds(self.device, flops, nbytes, dtype, elements, cold_bytes, crowding)
+        return roofline_seconds(self.device, flops, nbytes, dtype, elements, cold_bytes, crowding, cold_written)
 
     def rearrange_seconds(
-        self, nbytes: ArrayLike, itemsize: int, stride_bytes: ArrayLike, in_tiles: bool = False
+        self,
+        nbytes: ArrayLike,
+        itemsize: int,
+        stride_bytes: ArrayLike,
+        span_bytes: ArrayLike,
+        in_tiles: bool = False,
     ) -> np.ndarray:
         """Seconds of copying so many bytes on one device with their elements in another order.
 
         Args:
-            stride_bytes, in_tiles: see `Device.rearranging_seconds`.
+            stride_bytes, span_bytes, in_tiles: see `Device.rearranging_seconds`.
         """
         moved = np.asarray(nbytes)
-        each = self.device.rearranging_seconds(stride_bytes, itemsize, in_tiles)
+        each = self.device.rearranging_seconds(stride_bytes, itemsize, span_bytes, in_tiles)
         return self.device.memory_seconds(2 * moved) + moved / itemsize * each
 
     def matmul_seconds(
@@ -207,7 +215,7 @@ class CostModel:
             reduce_scatters=self.topology.backend != "cpu",
             overlap=self.overlap,
             groups={axes: _group(self.topology, [segments[axis] for axis in axes]) for axes in _subsets(axis_names)},
-            skew_seconds=self.topology.skew_seconds,
+            waits=self.topology.waits,
         )
 
     def to_json(self) -> str:

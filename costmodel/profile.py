@@ -15,8 +15,9 @@ from costmodel.curves import CollectiveCurve
 from costmodel.errors import ProfileError
 from costmodel.gemm import MatmulShape
 from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
+from costmodel.waits import Waits
 
-FORMAT = 13
+FORMAT = 14
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -74,11 +75,11 @@ class _Record:
         """A number, or None where there is null or nothing."""
         return None if self.fields.get(key) is None else self.number(key, least)
 
-    def ascending(self, key: str, strictly: bool = True) -> tuple[float, ...]:
+    def ascending(self, key: str, strictly: bool = True, least: float = 0.0) -> tuple[float, ...]:
         """Two numbers or more, each larger than the one before, or no smaller."""
         items = _checked(self.source, self._at(key), self._value(key), list)
         places = {f"{key}[{index}]": item for index, item in enumerate(items)}
-        found = tuple(_Record(self.source, self.place, places).number(name) for name in places)
+        found = tuple(_Record(self.source, self.place, places).number(name, least) for name in places)
         if len(found) < 2 or any(b < a or (strictly and a == b) for a, b in pairwise(found)):
             raise ProfileError(f"{self.source}: {self._at(key)} is {items!r}; ascending numbers belong there")
         return found
@@ -135,7 +136,7 @@ def _topology(record: _Record) -> Topology:
         ),
         backend=record.text("backend", get_args(Backend)),
         measured=tuple(map(_curve, record.records("measured"))),
-        skew_seconds=record.number("skew_seconds"),
+        waits=None if record.fields.get("waits") is None else _waits(record.record("waits")),
     )
 
 
@@ -151,6 +152,7 @@ def _device(record: _Record) -> Device:
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         memory_curve=_memory_curve(record.records("memory_curve")),
         cold_memory_curve=_memory_curve(record.records("cold_memory_curve")),
+        cold_write_factor=record.number("cold_write_factor"),
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),
         call=_call_cost(record.record("call")),
@@ -204,6 +206,19 @@ def _link(record: _Record) -> Link:
         reduce_bytes_per_second=record.optional_number("reduce_bytes_per_second", 1),
         eager=None if record.fields.get("eager") is None else _eager(record.record("eager")),
     )
+
+
+def _waits(record: _Record) -> Waits:
+    computed = record.ascending("computed_seconds", least=1e-9)
+    late = record.ascending("late_seconds", strictly=False)
+    if len(computed) != len(late):
+        raise ProfileError(
+            f"{record.source}: {record.place} has {len(computed)} computed_seconds and {len(late)} late_seconds"
+        )
+    least = record.record("least_seconds")
+    if unknown := [size for size in least.fields if not size.isdecimal() or int(size) < 2]:
+        raise ProfileError(f"{record.source}: {least.place} has {unknown[0]!r}; sizes of groups belong there")
+    return Waits(computed, late, {int(size): least.number(size) for size in least.fields})
 
 
 def _eager(record: _Record) -> Eager:

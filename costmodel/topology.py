@@ -19,6 +19,7 @@ from costmodel.calls import CallCost
 from costmodel.curves import CollectiveCurve
 from costmodel.gemm import MatmulShape
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
+from costmodel.waits import Waits
 
 LinkKind = Literal["bus", "switch", "mesh", "torus", "network"]
 Backend = Literal["cpu", "gpu", "tpu"]
@@ -39,13 +40,20 @@ REARRANGING = ("rearrange rows", "rearrange", "rearrange by 1 KiB", "rearrange b
 or an odd multiple of that (of 4 KiB, any). A cache has few places for what lies a large power of two apart (in an L1
 of 64 sets of 64 bytes, addresses 4 KiB apart share one), and reads each element's line anew."""
 
+FAR = ("rearrange over 2 MiB", "rearrange over 4 MiB")
+"""The last of `REARRANGING` where elements lie over more than a megabyte. A cache of 2 MiB and 16 places has room for
+512 lines that lie 4 KiB apart (for 8,192 that lie 256 bytes apart, and so on); of more, each is read from behind it."""
+
+LINE_BYTES = 64
+"""Of a cache."""
+
 IN_TILES = 0.3
 """How much of that elements take that are copied tile by tile, so that each line is read once or twice: between a fifth
 and two fifths in programs on a CPU, of operands of products."""
 
 ELEMENT_CLASSES = (
-    "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, "gather", "scatter", "sort",
-    "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
+    "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, *FAR, "gather",
+    "scatter", "sort", "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
 reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
@@ -77,6 +85,8 @@ class Device:
             none where everything moves at `memory_bytes_per_second`.
         cold_memory_curve: the same of bytes that no op of this call has touched before, whether read or written; those
             of all devices have gone through the caches since. None where that makes no difference.
+        cold_write_factor: how many times as long as another such byte one takes that is written and not read: a cache
+            fetches its line all the same.
         launch_seconds: what one more op costs, however small.
         element_seconds: per element and class of op (see `ELEMENT_CLASSES`), what it takes beside moving it through
             memory; a class that is not listed takes nothing more.
@@ -96,24 +106,33 @@ class Device:
     element_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
     memory_curve: tuple[MemorySample, ...] = ()
     cold_memory_curve: tuple[MemorySample, ...] = ()
+    cold_write_factor: float = 1.0
     call: CallCost = field(default_factory=CallCost)
     matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
     transposed_matmul: Mapping[str, MatmulShape] = field(default_factory=dict, hash=False)
     round_seconds: float = 0.0
 
-    def memory_seconds(self, nbytes: ArrayLike, cold_bytes: ArrayLike = 0.0, crowding: ArrayLike = 1.0) -> np.ndarray:
+    def memory_seconds(
+        self,
+        nbytes: ArrayLike,
+        cold_bytes: ArrayLike = 0.0,
+        crowding: ArrayLike = 1.0,
+        cold_written: ArrayLike = 0.0,
+    ) -> np.ndarray:
         """Seconds in which an op's bytes, read and written, move between this device and its caches and memory.
 
         Args:
             cold_bytes: of them, those that no op has touched in this call.
             crowding: how many times as many such bytes there are in the whole call, all devices together.
+            cold_written: of the cold bytes, those that are written and not read.
         """
         total, cold = np.asarray(nbytes, dtype=float), np.asarray(cold_bytes, dtype=float)
         if not self.memory_curve:
             return total / self.memory_bytes_per_second
         warm, shared = np.maximum(0.0, total - cold), np.maximum(1.0, crowding) * cold
+        as_read = cold + (self.cold_write_factor - 1.0) * np.asarray(cold_written)
         return _moving(self.memory_curve, warm, warm) + _moving(
-            self.cold_memory_curve or self.memory_curve, cold, shared
+            self.cold_memory_curve or self.memory_curve, as_read, shared
         )
 
     def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
@@ -128,23 +147,33 @@ class Device:
         far = _moving(self.cold_memory_curve or self.memory_curve, moved, np.maximum(moved, distance))
         return np.maximum(0.0, far - _moving(self.memory_curve, moved, moved))
 
-    def rearranging_seconds(self, stride_bytes: ArrayLike, itemsize: int, in_tiles: bool = False) -> np.ndarray:
-        """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING`.
+    def rearranging_seconds(
+        self, stride_bytes: ArrayLike, itemsize: int, span_bytes: ArrayLike, in_tiles: bool = False
+    ) -> np.ndarray:
+        """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING` and `FAR`.
 
         Args:
             stride_bytes: from each element to the one that it comes to lie before, where they lie now; `itemsize` where
                 that is its neighbour already, so that rows stay whole.
-            in_tiles: whether elements are copied tile by tile, see `IN_TILES`; where rows stay whole that is no matter.
+            span_bytes: over how many the elements lie that come to lie in a row.
+            in_tiles: whether elements are copied tile by tile, see `IN_TILES`, and each line is read from afar once;
+                where rows stay whole that is no matter.
 
         >>> slow = Device("d", {"float32": 1e9}, 1e9, 1e9, 0.0, {"rearrange": 3e-9, "rearrange by 2 KiB": 9e-9})
-        >>> [float(slow.rearranging_seconds(stride, 4)) for stride in (4, 1280, 6144)]
+        >>> [float(slow.rearranging_seconds(stride, 4, 2**20)) for stride in (4, 1280, 6144)]
         [0.0, 3e-09, 9e-09]
         """
         strides = np.rint(stride_bytes).astype(np.int64)
         power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
         place = np.where(strides <= itemsize, 0, np.clip(power - 8, 1, 4)).astype(int)
         share = np.where(place, IN_TILES if in_tiles else 1.0, 1.0)
-        return share * np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])[place]
+        near = share * np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])[place]
+        # Where pages lie in memory, which is anywhere, decides about the places of what lies further apart.
+        spread = np.asarray(span_bytes) * 2.0 ** np.minimum(power, 12) / np.maximum(strides, 1)
+        last = self.element_seconds.get(REARRANGING[-1], 0.0)
+        further = [max(0.0, self.element_seconds.get(name, last) - last) for name in FAR]
+        far = np.interp(np.log2(np.maximum(spread, 1.0)), (20, 21, 22), (0.0, *np.maximum.accumulate(further)))
+        return near + np.where(place, itemsize / LINE_BYTES if in_tiles else 1.0, 0.0) * far
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -283,7 +312,7 @@ class Topology:
         dims: outermost first, each larger than one; none for a single device.
         backend: the compiler that will be used, since backends choose different collectives.
         measured: timed collectives within the innermost dimension, in place of formulas.
-        skew_seconds: how unevenly devices come to a collective, where they share cores; see `costmodel.waits`.
+        waits: how unevenly devices come to a collective, where they share cores; None where each has its own.
     """
 
     name: str
@@ -291,7 +320,7 @@ class Topology:
     dims: tuple[Dim, ...]
     backend: Backend
     measured: tuple[CollectiveCurve, ...] = ()
-    skew_seconds: float = 0.0
+    waits: Waits | None = None
 
     def __post_init__(self) -> None:
         for dim in self.dims:

@@ -1,10 +1,12 @@
 """How long devices that share cores wait for each other.
 
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
-unevenly, one is done while the other has some left, and all wait for those. Unevenness adds up as a random walk does,
-with the root of the time, and the more devices there are, the later comes the last of them. But while the devices of
-one group wait, those of the others have the cores, unless they are held up too, for they have waited for some of the
-group: only the share in all devices of those that are held up is lost.
+unevenly, one is done while the other has some left, and all wait for those. The more devices there are, the later comes
+the last of them. But while the devices of one group wait, those of the others have the cores, unless they are held up
+too, for they have waited for some of the group: only the share in all devices of those that are held up is lost.
+
+What a group waits at least is measured apart: once its devices have computed for a while, their threads sleep until the
+last has come, and have to wake, where after nothing computed they still look out for it.
 
 Collectives over fewer than all devices let go of one group sooner than of another, too. The groups may be apart for
 long, since each goes on alone; they wait, some microseconds, when devices of several meet in the next collective. That
@@ -14,45 +16,65 @@ is measured (`costmodel.curves.CollectiveCurve.parting_seconds`), and adds by it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
 
-FREE_SECONDS = 4e-4
-"""Of computing, after which nobody waits yet: from there on the squares of what was waited grow in a line. See
-docs/costs.md."""
 
+@dataclass(frozen=True)
+class Waits:
+    """How unevenly devices that share cores come to a collective, by what each has computed.
 
-def waiting_seconds(skew_seconds: float, group_size: int, held_up: int, device_count: int, computed: float) -> float:
-    """Seconds that a group waits for its last device after so many of computing.
-
-        held_up / device_count · lateness(group_size) · √(skew_seconds · max(0, computed - FREE_SECONDS))
-
-    Args:
-        skew_seconds: the variance of when a device comes, in seconds² for each second of computing; 0 where each has a
-            core of its own.
-        held_up: how many devices wait, those of the group among them.
-        device_count: of all groups together.
-
-    >>> round(waiting_seconds(1e-4, 8, 8, 8, 1.4e-3) * 1e3, 2)
-    0.45
+    Attributes:
+        computed_seconds: ascending.
+        late_seconds: after so much computing, the standard deviation of when a device comes; no smaller after more.
+        least_seconds: by group size, what a group waits at least after as much as the first of `computed_seconds`.
     """
-    walked = math.sqrt(skew_seconds * max(0.0, computed - FREE_SECONDS))
-    return held_up / device_count * lateness(group_size) * walked
 
+    computed_seconds: tuple[float, ...]
+    late_seconds: tuple[float, ...]
+    least_seconds: Mapping[int, float] = field(default_factory=dict, hash=False)
 
-def computed_seconds(skew_seconds: float, device_count: int, taken: float) -> float:
-    """Seconds of computing, after which the wait for the last of all devices makes it so many that were `taken`.
+    def seconds(self, group_size: int, held_up: int, device_count: int, computed: float) -> float:
+        """Seconds that a group waits for its last device after so many of computing.
 
-    >>> waited = waiting_seconds(1e-4, 8, 8, 8, 1.4e-3)
-    >>> round(computed_seconds(1e-4, 8, 1.4e-3 + waited) * 1e3, 6)
-    1.4
-    """
-    walk = lateness(device_count) * math.sqrt(skew_seconds)
-    beyond = max(0.0, taken - FREE_SECONDS)
-    root = (math.sqrt(walk**2 + 4 * beyond) - walk) / 2
-    return min(taken, FREE_SECONDS) + root**2
+            max(least_seconds, held_up / device_count · lateness(group_size) · late_seconds)
+
+        Between what was measured, and down to none, along straight lines; beyond, late_seconds go with the root of what
+        was computed, as in a random walk.
+
+        Args:
+            held_up: how many devices wait, those of the group among them.
+            device_count: of all groups together.
+
+        >>> round(Waits((1e-3, 4e-3), (1e-4, 2e-4)).seconds(8, 8, 8, 16e-3) * 1e3, 2)
+        0.57
+        """
+        long = max(1.0, computed / self.computed_seconds[-1])
+        late = math.sqrt(long) * np.interp(computed, (0.0, *self.computed_seconds), (0.0, *self.late_seconds))
+        least = min(1.0, computed / self.computed_seconds[0]) * self._least(group_size)
+        return max(least, held_up / device_count * lateness(group_size) * float(late))
+
+    def computed(self, device_count: int, taken: float) -> float:
+        """Seconds of computing, after which the wait for the last of all devices makes it so many that were `taken`.
+
+        >>> waits = Waits((1e-3, 4e-3), (1e-4, 2e-4))
+        >>> [round(waits.computed(8, c + waits.seconds(8, 8, 8, c)) * 1e3, 6) for c in (0.5e-3, 2e-3, 9e-3)]
+        [0.5, 2.0, 9.0]
+        """
+        waited = [self.seconds(device_count, device_count, device_count, each) for each in self.computed_seconds]
+        ends = np.add(self.computed_seconds, waited)
+        if taken <= ends[-1]:
+            return float(np.interp(taken, (0.0, *ends), (0.0, *self.computed_seconds)))
+        walk = waited[-1] / math.sqrt(self.computed_seconds[-1])
+        return ((math.sqrt(walk**2 + 4 * taken) - walk) / 2) ** 2
+
+    def _least(self, group_size: int) -> float:
+        """Linear in log2 of the size between those that were measured, and down to a device that is alone."""
+        sizes, seconds = zip(*sorted({1: 0.0, **self.least_seconds}.items()), strict=True)
+        return float(np.interp(np.log2(group_size), np.log2(sizes), seconds))
 
 
 def lateness(group_size: int) -> float:
@@ -64,15 +86,12 @@ def lateness(group_size: int) -> float:
     return NormalDist().inv_cdf((group_size - 0.375) / (group_size + 0.25))
 
 
-def fit_skew(timed: Mapping[int, tuple[np.ndarray, np.ndarray]], device_count: int) -> float:
-    """The skew that explains the waiting of groups best: by the median of each size, by least squares between sizes.
+def measured_waits(computed: Sequence[float], waited: Sequence[float], least: Mapping[int, float]) -> Waits:
+    """From what all devices waited after so much computing, and each size of group after the first of it.
 
-    Args:
-        timed: by group size, `[N]` seconds computed, each more than `FREE_SECONDS`, and what came to be waited.
-        device_count: of all groups together.
+    Noise may have it that less is waited than nothing, or less after more computing; neither counts.
     """
-    medians = {size: float(np.median(waited / np.sqrt(c - FREE_SECONDS))) for size, (c, waited) in timed.items()}
-    waits = {size: size / device_count * lateness(size) for size in medians}
-    weights = sum(each**2 for each in waits.values())
-    root = sum(waits[size] * median for size, median in medians.items()) / weights if medians else 0.0
-    return max(0.0, root) ** 2
+    late = np.maximum.accumulate(np.maximum(0.0, waited)) / lateness(max(least))
+    return Waits(
+        tuple(map(float, computed)), tuple(map(float, late)), {size: max(0.0, each) for size, each in least.items()}
+    )

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 import jax
@@ -20,17 +20,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
-from costmodel.calls import CallCost
-from costmodel.compute import matmul_seconds
 from costmodel.cpus import host_memory_bytes, processor
 from costmodel.curves import LEAST_SIZES, CollectiveCurve, Sample, collective_curves
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
-from costmodel.topology import ELEMENT_CLASSES, MemorySample
-from costmodel.waits import FREE_SECONDS, computed_seconds, fit_skew
+from costmodel.waits import Waits, measured_waits
 from executor import probes
-from executor.freed_memory import fetched_from_bytes
-from executor.probe_sizes import ProbeSizes, probe_sizes
-from executor.probes import CallProbe, LoopProbe
+from executor.probe_sizes import probe_sizes
+from executor.probes import LoopProbe
+from executor.timed_calls import TimedCalls, memory_curve
 from executor.timers import Probe, Timed, compiled, typical_seconds
 
 COLLECTIVE_BYTES = tuple(2**power for power in (*range(10, 19, 2), 19, *range(20, 27, 2)))
@@ -113,8 +110,8 @@ class Calibration:
         }
         self._waits = {
             (products, group_size): probes.wait_probe(products, group_size)
-            for products in probes.WAITED_AFTER
-            for group_size in (1, *group_sizes(len(self._devices)))
+            for index, products in enumerate(probes.WAITED_AFTER)
+            for group_size in (1, *group_sizes(len(self._devices))[-1 if index else 0 :])
             if first.platform == "cpu" and len(self._devices) > 1
         }
         self._partings = {
@@ -198,9 +195,9 @@ class Calibration:
         beside = launch if self._sizes.kernel_apart else 0.0
         products = {name: next(seconds) - beside for name in self._products}
         collectives = {name: next(seconds) for name in self._collectives}
-        waits = {name: np.array(next(rounds)) for name in self._waits}
+        waited = {name: np.array(next(rounds)) for name in self._waits}
         partings = {name: np.array(next(rounds)) for name in self._partings}
-        memory = _memory_curve(
+        memory = memory_curve(
             {2 * nbytes: max(taken - launch, 0.1 * taken) for nbytes, taken in zip(self._arrays, arrays, strict=True)}
         )
         memory_rate = memory[-1].nbytes / memory[-1].seconds
@@ -227,79 +224,17 @@ class Calibration:
         )
         each = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=each)
-        skew, calls = _skew(waits, measured), {name: next(seconds) for name in self._calls}
-        device = _TimedCalls(self._sizes, self._calls, calls, bare, skew, len(self._devices)).device()
+        waits = _waits(waited, measured, len(self._devices))
+        calls = {name: next(seconds) for name in self._calls}
+        device = TimedCalls(self._sizes, self._calls, calls, bare, waits, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
-        topology = replace(_topology(self._devices, device, measured), skew_seconds=skew)
+        topology = replace(_topology(self._devices, device, measured), waits=waits)
         return CostModel(topology, measured_on=_conditions() | errors)
 
 
 def group_sizes(device_count: int) -> list[int]:
     """What the axes of a mesh of so many devices can have."""
     return [size for size in range(2, device_count + 1) if device_count % size == 0]
-
-
-@dataclass(frozen=True)
-class _TimedCalls:
-    """The probes that are calls, the seconds of each, and the device and its like as far as known without them."""
-
-    sizes: ProbeSizes
-    probes: Mapping[str, CallProbe]
-    seconds: Mapping[str, float]
-    bare: Device
-    skew_seconds: float
-    device_count: int
-
-    def device(self) -> Device:
-        """With the cost of calls, of cold memory and of classes of elements."""
-        known = replace(self.bare, cold_memory_curve=self.cold_memory())
-        rows, inner, columns, window = probes.convolution_sizes(self.sizes)
-        product = float(matmul_seconds(known, "float32", rows, inner, columns, window=window))
-        products = {"patch": probes.STREAMED * product}
-        each = {n: self.each(n, known, products.get(n, 0.0)) for n in ELEMENT_CLASSES if n in self.probes}
-        return replace(
-            known,
-            element_seconds=dict(known.element_seconds) | each,
-            call=self.cost,
-            round_seconds=self.net("rounds") / probes.ROUNDS,
-        )
-
-    @property
-    def cost(self) -> CallCost:
-        seconds, more = self.seconds, probes.MANY_ARRAYS - 1
-        argument = max(0.0, seconds["arguments"] - seconds["call"]) / more
-        result = max(0.0, seconds["results"] - seconds["arguments"]) / more
-        return CallCost(
-            call_seconds=max(0.0, seconds["call"] - argument - result),
-            argument_seconds=argument,
-            result_seconds=result,
-            fetch_seconds_per_byte=max(0.0, seconds["fresh"] - seconds["reused"]) / self.sizes.fresh_bytes,
-            fetch_from_bytes=fetched_from_bytes(),
-        )
-
-    def net(self, name: str) -> float:
-        """Seconds that a device computes in a call; of what is lost in the noise of calling it, a hundredth."""
-        arrays, seconds = self.probes[name].arrays, self.seconds[name]
-        taken = max(0.01 * seconds, seconds - self.cost.seconds(arrays, arrays, ()))
-        return computed_seconds(self.skew_seconds, self.device_count, taken)
-
-    def cold_memory(self) -> tuple[MemorySample, ...]:
-        """Where nothing else was timed, at the rate of the memory behind the caches."""
-        if not self.sizes.cold_bytes:
-            return self.bare.memory_curve[-1:]
-        return _memory_curve({nbytes: self.net(probes.cold(nbytes)) for nbytes in self.sizes.cold_bytes})
-
-    def each(self, name: str, device: Device, product: float) -> float:
-        """Seconds of one element beside its way through memory, or beside a product that takes longer than that."""
-        probe = self.probes[name]
-        memory = float(device.memory_seconds(probe.moved_bytes, probe.cold_bytes))
-        return max(0.0, self.net(name) - max(product, memory)) / probe.elements
-
-
-def _memory_curve(samples: Mapping[int, float]) -> tuple[MemorySample, ...]:
-    """By the seconds that so many bytes took; more take no less, whatever the noise says."""
-    seconds = np.maximum.accumulate(list(samples.values()))
-    return tuple(MemorySample(float(nbytes), float(taken)) for nbytes, taken in zip(samples, seconds, strict=True))
 
 
 def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:
@@ -338,15 +273,24 @@ def _matmul_curves(
     return straight, transposed
 
 
-def _skew(rounds: Mapping[tuple[int, int], np.ndarray], curves: Sequence[CollectiveCurve]) -> float:
+def _waits(
+    rounds: Mapping[tuple[int, int], np.ndarray], curves: Sequence[CollectiveCurve], device_count: int
+) -> Waits | None:
     """By the seconds of each round, in which the machine is as fast with waiting as without."""
-    timed = {}
-    for size in {curve.group_size for curve in curves} if rounds else ():
-        (start,) = (each.start_seconds for each in curves if (each.kind, each.group_size) == ("all-reduce", size))
-        alone = np.concatenate([rounds[products, 1] for products in probes.WAITED_AFTER])
-        together = np.concatenate([rounds[products, size] for products in probes.WAITED_AFTER])
-        timed[size] = np.maximum(alone, 2 * FREE_SECONDS), together - alone - start
-    return fit_skew(timed, max(timed, default=1))
+    starts = {each.group_size: each.start_seconds for each in curves if each.kind == "all-reduce"}
+    if not rounds or not starts:
+        return None
+    alone = {products: typical_seconds(taken) for (products, size), taken in rounds.items() if size == 1}
+    waited = {
+        (products, size): typical_seconds(taken - rounds[products, 1]) - starts[size]
+        for (products, size), taken in rounds.items()
+        if size > 1
+    }
+    return measured_waits(
+        [alone[products] for products in probes.WAITED_AFTER],
+        [waited[products, device_count] for products in probes.WAITED_AFTER],
+        {size: waited[probes.WAITED_AFTER[0], size] for size in starts},
+    )
 
 
 def _parting(kind: str, group_size: int, rounds: Mapping[tuple[int, bool], np.ndarray]) -> float:

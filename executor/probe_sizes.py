@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.topology import REARRANGING
+from costmodel.topology import FAR, REARRANGING
 
 Layer = tuple[int, int, int]
 """Rows, inputs and outputs of a linear layer."""
@@ -50,6 +50,11 @@ class ProbeSizes:
     gathers_patches: bool
     kernel_apart: bool
 
+    @property
+    def written_bytes(self) -> int:
+        """Of an array that is read, and written elsewhere: half as many as of the second largest of `cold_bytes`."""
+        return self.cold_bytes[-2] // 2
+
 
 CPU_SIZES = ProbeSizes(
     layers=(
@@ -63,7 +68,10 @@ CPU_SIZES = ProbeSizes(
     launched_bytes=2**12,
     array_bytes=(2**14, 2**16, 2**18, 2**20, 2**22, 2**24),
     elements=(256, 1024),
-    turned=dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True)),
+    turned={
+        **dict(zip(REARRANGING, ((64, 64, 64), (800, 320), (1024, 256), (512, 512), (256, 1024)), strict=True)),
+        **dict(zip(FAR, ((512, 1024), (1024, 1024)), strict=True)),
+    },
     cold_bytes=(2**16, 2**18, 2**20, 2**22, 2**24),
     fresh_bytes=72 * 2**20,
     image=(8, 16, 16, 16),

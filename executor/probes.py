@@ -21,8 +21,8 @@ from executor.probe_sizes import Layer, ProbeSizes
 
 Arrays = tuple[jax.Array, ...]
 
-WAITED_AFTER = (4, 16, 48)
-"""How many small products are computed before devices wait for each other: from one to some twenty milliseconds."""
+WAITED_AFTER = (1, 4, 16, 48)
+"""How many small products are computed before devices wait for each other: from a third to some twenty milliseconds."""
 PARTED_BYTES = 2**14
 """Of the all-gathers that tell what groups wait that have come apart."""
 TRANSPOSED = "gradient of weights"
@@ -36,6 +36,8 @@ STREAMED = 4
 """How many such arrays a call goes through."""
 ROUNDS = 256
 """Of a loop around next to nothing."""
+ELSEWHERE = "written elsewhere"
+"""The name of the probe of an array that is read, and written to other memory."""
 WINDOW = 3
 """Of the convolution and the pooling: as high as wide."""
 
@@ -87,7 +89,12 @@ class CallProbe:
     @property
     def cold_bytes(self) -> float:
         """Of them, those that a call touches first: the arrays, and results that are not in their place."""
-        return (8.0 if self.kept and not self.read else 4.0) * self.arrays * math.prod(self.shape)
+        return 4.0 * self.arrays * math.prod(self.shape) + self.cold_written
+
+    @property
+    def cold_written(self) -> float:
+        """Of them, those that are written and not read."""
+        return 4.0 * self.arrays * math.prod(self.shape) if self.kept and not self.read else 0.0
 
 
 def product_probe(product: str, layer: Layer, dtype: str, sizes: ProbeSizes) -> LoopProbe:
@@ -308,6 +315,8 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
     comparisons = math.prod(fewer) * math.log2(columns)
     convolution = CallProbe(each(convolved), image, STREAMED, STREAMED * patches, kept=True)
     streams = {cold(nbytes): halved((nbytes // 4,)) for nbytes in sizes.cold_bytes}
+    if sizes.cold_bytes:
+        streams[ELSEWHERE] = halved((sizes.written_bytes // 4,), kept=True)
     return streams | {
         "call": CallProbe(each(lambda x: x + 1), tiny, 1, kept=True),
         "arguments": CallProbe(lambda arrays: arrays[0] + 1, tiny, MANY_ARRAYS, kept=True),

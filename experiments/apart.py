@@ -24,8 +24,9 @@ from experiments.workloads import workload
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 2.0, 8, 1000
 """A program is called for so many seconds, but this often at least and at most. A shared host changes its speed by a
 third several times a second: fewer calls leave their means several per cent apart, as far as many layouts are."""
-ROW_SECONDS = 0.02
-"""Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls."""
+ROW_SECONDS, LEAST_ROW = 0.02, 4
+"""Of calls in a row, as steps follow each other in a training loop, and as calibration times its calls: for so many
+seconds, or so often. Before them comes one that does not count, which reads what others have driven from the caches."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,16 @@ def _loaded(program: Packed, args: Sequence[Any]) -> Runner:
 
 
 def _calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
-    """The calls of a turn, in rows, each adding its seconds to the program's samples; all are warmed up first."""
+    """The calls of a turn, in rows, each adding its seconds to the program's samples."""
 
     def call(runner: Runner, taken: list[float], times: int) -> None:
+        runner.seconds()
         taken += [runner.seconds() for _ in range(times)]
 
     found: list[Callable[[], None]] = []
     for runner, taken in zip(runners, samples, strict=True):
         seconds = min(runner.seconds() for _ in range(WARMUP_CALLS))
         count = int(np.clip(CALL_SECONDS / seconds, LEAST_CALLS, MOST_CALLS))
-        row = int(np.clip(ROW_SECONDS / seconds, 1, count))
+        row = int(np.clip(ROW_SECONDS / seconds, LEAST_ROW, count))
         found += [partial(call, runner, taken, row)] * round(count / row)
     return found

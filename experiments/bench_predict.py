@@ -26,7 +26,7 @@ from executor.calibrate import COLLECTIVE_BYTES as ALL_BYTES
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders
 from executor.timers import typical_seconds
-from experiments.apart import ROW_SECONDS, Packed, packed, time_apart
+from experiments.apart import LEAST_ROW, ROW_SECONDS, Packed, packed, time_apart
 from experiments.arguments import device_mesh, shape
 from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
 from experiments.child import ChildFailed, call_in_child
@@ -59,15 +59,15 @@ Compiled = tuple[Case, Mapping[str, Any]]
 ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
-{RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each
-case plans by the preset and compiles. Then calls of the programs, those of up to {TOGETHER} workloads, and probes that
-calibrate the devices take turns in {LEAST_PROCESSES} processes, a short program for some {ROW_SECONDS * 1e3:.0f} ms in
-a row, and where the clock does not rank a workload's programs alike twice in up to {MOST_PROCESSES}; predicted is by
-the profile of all rounds. What is measured counts as the mean without the fastest and the slowest tenth. The error is
-|predicted − measured| / measured, off the median of predicted / measured − 1; the rank correlation is Spearman's.
-Wanted over all programs: at most 15 % at the median and 35 % at the 90th percentile; within each workload a rank
-correlation of 0.95. *Clock repeats* is the rank correlation of the first half of the calls with the second: no
-prediction ranks programs more surely than the clock.
+{RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case plans
+by the preset and compiles. Then calls of the programs, those of up to {TOGETHER} workloads, and probes that calibrate
+the devices take turns in {LEAST_PROCESSES} processes, a program for some {ROW_SECONDS * 1e3:.0f} ms or {LEAST_ROW}
+times in a row, after a call that does not count, and where the clock does not rank a workload's programs alike twice in
+up to {MOST_PROCESSES}; predicted is by the profile of all rounds. What is measured counts as the mean without the
+fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of predicted / measured −
+1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th
+percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of the first half
+of the calls with the second: no prediction ranks programs more surely than the clock.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
 """What stands above the tables in docs/results.md."""

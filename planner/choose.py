@@ -201,7 +201,7 @@ def _no_worse_than_candidates(choice: Choice, limit: float) -> Choice:
     best, priced = choice, choice.priced
     overhead = priced.cost.device.call.seconds(len(priced.graph.whole.body.inputs), 0, ())
     found_by_search = choice.assignment.picks not in choice.candidates.values()
-    margin = SIMPLER_LAYOUT if found_by_search and priced.cost.skew_seconds else 0.0
+    margin = SIMPLER_LAYOUT if found_by_search and priced.cost.waits else 0.0
     to_beat = (1 + margin) * choice.prediction.step_seconds
     for picks in choice.candidates.values():
         if picks == choice.assignment.picks:

@@ -41,16 +41,17 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         seconds = _product_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
         for position, dim in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
-            nbytes, stride = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
+            nbytes, (stride, span) = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
             itemsize = aval_of(operand).dtype.itemsize
-            seconds = seconds + cost.rearrange_seconds(nbytes, itemsize, stride, in_tiles=True)
+            seconds = seconds + cost.rearrange_seconds(nbytes, itemsize, stride, span, in_tiles=True)
         return seconds
-    cold = _moved_by_a_device(member, work.cold_reads, work.cold_writes, counts)
+    written = _moved_by_a_device(member, (), work.cold_writes, counts)
+    cold = _moved_by_a_device(member, work.cold_reads, (), counts) + written
     elements = _divided(work.elements, shards)
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding)
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding, written)
     if work.turned is not None:
-        stride = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
-        seconds = seconds + _turning_seconds(cost, op, stride) / shards
+        lying = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
+        seconds = seconds + _turning_seconds(cost, op, *lying) / shards
     return seconds + _launch_seconds(cost, work)
 
 
@@ -78,25 +79,21 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
         seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
         for position, dim in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
-                stride = _stride(atom, dim)
-                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, stride, in_tiles=True))
+                stride, span = _stride(atom, dim)
+                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, stride, span, in_tiles=True))
         return seconds
-    moved, cold = _bytes_moved(op, work), _cold_bytes(op, work)
-    total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding)
-    return float(total + _turning_seconds(cost, op, _whole_stride(op, work))) + _launch_seconds(cost, work)
+    moved, written = _bytes_moved(op, work), _bytes(op, (), work.cold_writes)
+    cold = _bytes(op, work.cold_reads, ()) + written
+    total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding, written)
+    if work.turned is not None:
+        total = total + _turning_seconds(cost, op, *_stride(op.operands[0], work.turned))
+    return float(total) + _launch_seconds(cost, work)
 
 
-def _turning_seconds(cost: MeshCost, op: Op, stride: Amount | None) -> Amount:
-    """Seconds of the whole of a transposition, beside moving its elements; other ops turn nothing."""
-    if stride is None:
-        return 0.0
+def _turning_seconds(cost: MeshCost, op: Op, stride: Amount, span: Amount) -> Amount:
+    """Seconds of the whole of a transposition, beside moving its elements."""
     result = op.results[0]
-    return math.prod(result.shape) * cost.device.rearranging_seconds(stride, result.itemsize)
-
-
-def _whole_stride(op: Op, work: Work) -> float | None:
-    """In which a transposition reads the whole of its operand; None for other ops."""
-    return None if work.turned is None else float(_stride(op.operands[0], work.turned))
+    return math.prod(result.shape) * cost.device.rearranging_seconds(stride, result.itemsize, span)
 
 
 def _divided(elements: Mapping[str, float], shards: np.ndarray) -> Mapping[str, np.ndarray]:
@@ -124,10 +121,6 @@ def _launch_seconds(cost: MeshCost, work: Work) -> float:
 
 def _bytes_moved(op: Op, work: Work) -> float:
     return _bytes(op, work.reads, work.writes)
-
-
-def _cold_bytes(op: Op, work: Work) -> float:
-    return _bytes(op, work.cold_reads, work.cold_writes)
 
 
 def _bytes(op: Op, reads: Sequence[int], writes: Sequence[int]) -> float:
@@ -232,13 +225,15 @@ def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
     return value.nbytes / counts[:, factors].prod(axis=1)
 
 
-def _local_stride(atom: Atom, dims: Dims, dim: int, counts: np.ndarray) -> np.ndarray:
-    """`[S]` bytes from one element to the next along a dimension."""
-    factors = [factor for behind in dims[dim + 1 :] for factor in behind]
-    return _stride(atom, dim) / counts[:, factors].prod(axis=1)
+def _local_stride(atom: Atom, dims: Dims, dim: int, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`[S]` bytes from one element to the next along a dimension, and over all of the dimension."""
+    stride, span = _stride(atom, dim)
+    behind = [factor for each in dims[dim + 1 :] for factor in each]
+    return stride / counts[:, behind].prod(axis=1), span / counts[:, [*dims[dim], *behind]].prod(axis=1)
 
 
-def _stride(atom: Atom, dim: int) -> int:
-    """Bytes from one element of the whole array to the next along a dimension."""
+def _stride(atom: Atom, dim: int) -> tuple[float, float]:
+    """Bytes of the whole array from one element to the next along a dimension, and over all of the dimension."""
     itemsize = atom.itemsize if isinstance(atom, Value) else aval_of(atom).dtype.itemsize
-    return math.prod(aval_of(atom).shape[dim + 1 :]) * itemsize
+    shape = aval_of(atom).shape
+    return float(math.prod(shape[dim + 1 :]) * itemsize), float(math.prod(shape[dim:]) * itemsize)

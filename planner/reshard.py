@@ -286,8 +286,8 @@ class Resharder:
         nbytes = math.prod(shape) * itemsize / step.shards
         local = shard_shape(shape, step.layout, self.cost.axis_sizes)
         run = math.prod(local[step.along :]) // shard_count(step.axes, self.cost.axis_sizes)
-        rows = float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize))
-        elements = float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize))
+        rows = float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize, nbytes))
+        elements = float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize, run * itemsize))
         return (rows, elements - rows) if run >= LONG_RUN else (elements, 0.0)
 
     def _copies_alike(
@@ -304,15 +304,16 @@ class Resharder:
         if step.strided == "elements":
             there = shape[-1] * itemsize / (np.asarray(columns) * group)
             back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
-        sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there)
-        return sent, self.cost.rearrange_seconds(nbytes, itemsize, back)
+        # As if elements lay over little: what lies over much the compiler may copy tile by tile; see docs/costs.md.
+        sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there, there)
+        return sent, self.cost.rearrange_seconds(nbytes, itemsize, back, back)
 
     def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""
         moved = 2 * nbytes
-        cold = moved if self.call_bytes else 0.0
+        cold, written = (moved, nbytes) if self.call_bytes else (0.0, 0.0)
         crowding = self.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
-        return self.cost.compute_seconds(0.0, moved, "float32", cold_bytes=cold, crowding=crowding)
+        return self.cost.compute_seconds(0.0, moved, "float32", {}, cold, crowding, written)
 
     def matrix(
         self,

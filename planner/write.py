@@ -265,7 +265,8 @@ class _Writer(Fetcher):
         """What copying an array with this dimension innermost takes longer than tile by tile."""
         itemsize = array.itemsize
         stride = math.prod(array.shape[innermost + 1 :]) * itemsize
-        whole, tiled = (self.cost.rearrange_seconds(array.nbytes, itemsize, stride, how) for how in (False, True))
+        span = math.prod(array.shape[innermost:]) * itemsize
+        whole, tiled = (self.cost.rearrange_seconds(array.nbytes, itemsize, stride, span, how) for how in (False, True))
         return float(whole - tiled)
 
     def op_seconds(self, op: Op, work: Work) -> float:

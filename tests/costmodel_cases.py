@@ -17,7 +17,7 @@ MACHINES = (
 VOLUME = 2.0**30
 _EIGHT = preset("cpu:8")
 SOLVERS_PRICES = CostModel(
-    replace(_EIGHT, skew_seconds=0.0, device=replace(_EIGHT.device, memory_curve=(), cold_memory_curve=()))
+    replace(_EIGHT, waits=None, device=replace(_EIGHT.device, memory_curve=(), cold_memory_curve=()))
 )
 """Where devices wait for each other, or read again what the caches have lost, a layout by hand may be better than the
 solver's best, and is not proven to be."""

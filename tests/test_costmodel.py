@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import IN_TILES, REARRANGING, Eager, MemorySample
+from costmodel.topology import FAR, IN_TILES, LINE_BYTES, REARRANGING, Eager, MemorySample
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -92,10 +92,28 @@ def test_elements_a_large_power_of_two_apart_are_slow_to_rearrange() -> None:
     seconds = dict(zip(REARRANGING, (1.0, 2.0, 3.0, 4.0, 5.0), strict=True))
     device = replace(preset("cpu:8").device, element_seconds=seconds)
     strides = np.array([8, 24, 512, 1000, 1024, 3072, 2048, 6144, 4096, 12288, 65536])
-    assert device.rearranging_seconds(strides, 8).tolist() == [1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 5]
-    assert replace(device, element_seconds={}).rearranging_seconds(strides, 8).tolist() == [0] * 11
-    in_tiles = device.rearranging_seconds(strides, 8, in_tiles=True)
-    assert (in_tiles / device.rearranging_seconds(strides, 8)).tolist() == [1.0] + [IN_TILES] * 10
+    assert device.rearranging_seconds(strides, 8, strides).tolist() == [1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 5]
+    assert replace(device, element_seconds={}).rearranging_seconds(strides, 8, strides).tolist() == [0] * 11
+    in_tiles = device.rearranging_seconds(strides, 8, strides, in_tiles=True)
+    assert (in_tiles / device.rearranging_seconds(strides, 8, strides)).tolist() == [1.0] + [IN_TILES] * 10
+
+
+def test_elements_that_a_cache_has_no_places_for_together_are_read_from_behind_it() -> None:
+    """Of 4 KiB apart 512 fill as many places as 8,192 of 256 bytes apart; but pages may lie anywhere in memory."""
+    seconds = dict(zip((*REARRANGING, *FAR), (0.0, 1.0, 1.0, 1.0, 3.0, 8.0, 28.0), strict=True))
+    device = replace(preset("cpu:8").device, element_seconds=seconds)
+
+    def far(rows: int, stride: int, in_tiles: bool = False) -> float:
+        near = device.rearranging_seconds(stride, 4, stride, in_tiles)
+        return float(device.rearranging_seconds(stride, 4, rows * stride, in_tiles) - near)
+
+    assert [far(rows, 4096) for rows in (1, 256, 512, 1024, 4096)] == [0, 0, 5, 25, 25]
+    assert far(512, 4096) == far(2048, 1024) == far(8192, 256) == far(2048, 3072) == far(512, 65536) == 5
+    assert 5 < far(768, 4096) < 25
+    assert far(1024, 4096, in_tiles=True) == 25 * 4 / LINE_BYTES
+    assert float(device.rearranging_seconds(4, 4, 2**24)) == 0  # rows stay whole
+    unmeasured = replace(device, element_seconds={name: seconds[name] for name in REARRANGING})
+    assert float(unmeasured.rearranging_seconds(4096, 4, 2**24)) == 3
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

@@ -88,7 +88,7 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (["overlap"], {"all-gather": 1.5}, "overlap.all-gather is 1.5; a number from 0 to 1 belongs there"),
         (["overlap"], 0.5, "overlap is 0.5; an object belongs there"),
         (["topology"], None, "mine.json: topology is missing"),
-        (["format"], 99, "mine.json: format 99, but this version reads 13"),
+        (["format"], 99, "mine.json: format 99, but this version reads 14"),
         (
             ["topology", "device", "memory_bytes"],
             "much",
@@ -116,6 +116,19 @@ def broken(path: Sequence[str | int], value: object) -> str:
             [1, 2],
             r"measured\[2\] has 10 total_bytes and 2 timed_seconds",
         ),
+        (
+            ["topology", "waits", "computed_seconds"],
+            [0.0, 1e-3],
+            r"waits.computed_seconds\[0\] is 0.0; a number from 1e-09",
+        ),
+        (["topology", "waits", "late_seconds"], [2e-4, 1e-4], r"waits.late_seconds is .*; ascending"),
+        (["topology", "waits", "late_seconds"], [1e-4, 2e-4], r"waits has 6 computed_seconds and 2 late_seconds"),
+        (
+            ["topology", "waits", "least_seconds"],
+            {"some": 1e-4},
+            r"waits.least_seconds has 'some'; sizes of groups",
+        ),
+        (["topology", "waits", "least_seconds"], {"2": -1e-4}, r"waits.least_seconds.2 is -0.0001"),
         (["topology", "backend"], 3, "topology.backend is 3; a text belongs there"),
     ],
 )

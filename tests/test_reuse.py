@@ -183,7 +183,7 @@ def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
             x = jnp.sin(x @ x)
         return x.sum()
 
-    topology = replace(preset("cpu:8"), device=DEVICE, skew_seconds=0.0)
+    topology = replace(preset("cpu:8"), device=DEVICE, waits=None)
     near = replace(topology, device=replace(DEVICE, cold_memory_curve=WARM))
     x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
     mesh = AbstractMesh((8,), ("x",))

@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.sharding import AbstractMesh
 
 from costmodel import CostModel, preset
-from costmodel.topology import REARRANGING
+from costmodel.topology import FAR, REARRANGING
 from planner import plan
 
 SHAPE = (8, 64, 1024)
@@ -47,13 +47,14 @@ def test_a_copy_is_made_in_tiles_where_nothing_in_its_loop_is_repeated_or_sliced
     copies = [path.name for path in tmp_path.glob("*copy*no-opt.ll")]
     assert ["__compute_module_" in name for name in copies] == [tiled]
 
-    topology = replace(preset("cpu:8"), skew_seconds=0.0)  # no waiting, which depends on what is computed
+    topology = replace(preset("cpu:8"), waits=None)  # no waiting, which depends on what is computed
     device = topology.device
-    others = {name: each for name, each in device.element_seconds.items() if name not in REARRANGING}
+    others = {name: each for name, each in device.element_seconds.items() if name not in (*REARRANGING, *FAR)}
     overheads = [
         plan(fn, args, MESH, cost_model=CostModel(one)).alternatives["replicated"].prediction.overhead_seconds
         for one in (topology, replace(topology, device=replace(device, element_seconds=others)))
     ]
-    each = [float(device.rearranging_seconds(4 * SHAPE[-1], 4, in_tiles)) for in_tiles in (False, True)]
+    stride = 4 * SHAPE[-1]
+    each = [float(device.rearranging_seconds(stride, 4, SHAPE[-2] * stride, how)) for how in (False, True)]
     more = 0.0 if tiled else math.prod(SHAPE) * (each[0] - each[1])
     assert overheads[0] - overheads[1] == pytest.approx(more, abs=1e-9)

@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from costmodel import CostModel, preset
-from costmodel.waits import FREE_SECONDS, fit_skew, lateness, waiting_seconds
+from costmodel import CostModel, MeshCost, preset
+from costmodel.waits import Waits, lateness, measured_waits
 from planner import Prediction, plan
 from planner.buffers import Timeline
 from planner.predict import waited_seconds
@@ -23,19 +23,34 @@ from planner.traits import LIBRARY
 
 P = PartitionSpec
 MESH = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
-SKEW = 1e-4
+WAITS = Waits((1e-3, 4e-3, 16e-3), (0.3e-3, 0.6e-3, 1.2e-3))
+"""With the root of what was computed, between these about."""
 
 
 def waiting(computed: float, group_size: int = 8, held_up: int | None = None) -> float:
     """Of eight devices; by default only those of the group are held up."""
-    return waiting_seconds(SKEW, group_size, held_up or group_size, 8, computed)
+    return WAITS.seconds(group_size, held_up or group_size, 8, computed)
 
 
-def test_waiting_grows_with_the_root_of_what_was_computed() -> None:
-    assert waiting(0.5 * FREE_SECONDS) == 0
-    assert waiting(FREE_SECONDS + 4e-3) == pytest.approx(2 * waiting(FREE_SECONDS + 1e-3))
-    assert waiting_seconds(4 * SKEW, 8, 8, 8, 1e-3) == pytest.approx(2 * waiting(1e-3))
-    assert waiting_seconds(0.0, 8, 8, 8, 1.0) == 0
+def test_what_is_waited_lies_on_lines_between_what_was_measured() -> None:
+    last = lateness(8)
+    assert [waiting(each * 1e-3) / last * 1e3 for each in (0, 0.5, 1, 2.5, 4)] == pytest.approx(
+        [0, 0.15, 0.3, 0.45, 0.6]
+    )
+    assert waiting(64e-3) == pytest.approx(2 * waiting(16e-3))  # as far as a random walk goes
+
+
+def test_a_group_waits_no_less_than_it_takes_to_wake() -> None:
+    waits = replace(WAITS, least_seconds={2: 0.1e-3, 8: 0.4e-3})
+    assert [waits.seconds(size, size, 8, 1e-3) for size in (1, 2, 8)] == pytest.approx([0, 0.1e-3, waiting(1e-3)])
+    assert waits.seconds(4, 4, 8, 1e-3) == pytest.approx(0.25e-3)  # by log2 of the size
+    assert waits.seconds(2, 2, 8, 0.25e-3) == pytest.approx(0.25 * 0.1e-3)
+    assert waits.seconds(2, 8, 8, 16e-3) == waiting(16e-3, 2, held_up=8)
+
+
+@pytest.mark.parametrize("computed", [0.0, 0.3e-3, 1e-3, 7e-3, 16e-3, 90e-3])
+def test_computing_and_waiting_for_all_are_told_apart_by_their_sum(computed: float) -> None:
+    assert WAITS.computed(8, computed + waiting(computed)) == pytest.approx(computed)
 
 
 def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers() -> None:
@@ -44,26 +59,15 @@ def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers
         assert lateness(size) == pytest.approx(drawn.max(axis=1).mean(), rel=0.05, abs=0.01)
 
 
-def test_the_skew_is_found_in_its_own_times_whatever_a_few_of_them_say() -> None:
-    computed = FREE_SECONDS + np.array([1e-3, 2e-3, 8e-3, 20e-3, 40e-3])
-    waited = {size: np.array([waiting(each, size) for each in computed]) for size in (2, 4, 8)}
-    assert fit_skew({size: (computed, these) for size, these in waited.items()}, 8) == pytest.approx(SKEW)
-    disturbed = {size: (computed, np.array([*these[:3], 1.0, -1.0])) for size, these in waited.items()}
-    assert fit_skew(disturbed, 8) == pytest.approx(SKEW)
-    assert fit_skew({size: (computed, -these) for size, these in waited.items()}, 8) == 0
-    assert fit_skew({}, 8) == 0
-
-
-def test_a_size_that_was_measured_badly_counts_as_one_of_all() -> None:
-    computed = FREE_SECONDS + np.array([1e-3, 2e-3, 8e-3])
-    waited = {size: np.array([waiting(each, size) for each in computed]) for size in (2, 4, 8)}
-    timed = {size: (computed, these if size > 2 else 0.0 * these) for size, these in waited.items()}
-    assert fit_skew(timed, 8) == pytest.approx(SKEW, rel=0.25)
+def test_noise_makes_nobody_wait_less_than_nothing_or_less_after_more() -> None:
+    waits = measured_waits((1e-3, 4e-3, 16e-3), (-1e-4, 4e-4, 3e-4), {2: -1e-5, 8: -1e-4})
+    assert waits.least_seconds == {2: 0, 8: 0}
+    assert [waits.seconds(8, 8, 8, each) for each in (1e-3, 4e-3, 16e-3)] == pytest.approx([0, 4e-4, 4e-4])
 
 
 def waited(fn: Callable[..., jax.Array], *args: jax.Array, **specs: Any) -> tuple[float, Prediction]:
     """Seconds of waiting, and all that is predicted."""
-    nobody, all_wait = (CostModel(replace(preset("cpu:8"), skew_seconds=skew)) for skew in (0.0, SKEW))
+    nobody, all_wait = (CostModel(replace(preset("cpu:8"), waits=waits)) for waits in (None, WAITS))
     planned = plan(fn, args, MESH, cost_model=nobody, **specs)
     without, with_waits = planned.prediction, planned.repriced(all_wait).prediction
     assert with_waits.compute_seconds == without.compute_seconds
@@ -102,14 +106,18 @@ PARTING = {2: 3e-6, 4: 4e-6, 8: 0.0}
 """By group size."""
 
 
+def mesh_cost(sizes: Mapping[str, int], parting: Mapping[int, float] = {}) -> MeshCost:
+    """Of eight devices that wait as `WAITS` says."""
+    topology = replace(preset("cpu:8"), waits=WAITS)
+    curves = (replace(each, parting_seconds=parting.get(each.group_size, 0.0)) for each in topology.measured)
+    return CostModel(replace(topology, measured=tuple(curves))).on(tuple(sizes), tuple(sizes.values()))
+
+
 def waited_in(
     steps: Sequence[tuple[float, str]], kind: str = "all-reduce", parting: Mapping[int, float] = {}, **sizes: int
 ) -> float:
     """What is waited in a call, on 2 x 4 unless told otherwise, with what is computed before each collective."""
-    sizes = sizes or {"x": 2, "y": 4}
-    topology = replace(preset("cpu:8"), skew_seconds=SKEW)
-    curves = (replace(each, parting_seconds=parting.get(each.group_size, 0.0)) for each in topology.measured)
-    cost = CostModel(replace(topology, measured=tuple(curves))).on(tuple(sizes), tuple(sizes.values()))
+    cost = mesh_cost(sizes or {"x": 2, "y": 4}, parting)
     instructions = []
     for seconds, axes in steps:
         instructions.append(Instruction("tanh", LIBRARY, (), (), "", 1.0, seconds=seconds))
@@ -170,7 +178,7 @@ def test_groups_that_have_come_apart_wait_when_they_meet(sequence: str, micros: 
 @pytest.mark.parametrize("before", ["", "xy", "y"])
 def test_groups_that_meet_in_a_loop_alone_come_apart_round_by_round(before: str) -> None:
     rounds = 100
-    cost = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW)).on(("x", "y"), (2, 4))
+    cost = mesh_cost({"x": 2, "y": 4})
 
     def met(axes: str, count: float, computed: float) -> tuple[Instruction, Instruction]:
         collective = Collective("all-reduce", 4.0, tuple(axes), count, 0.0, "")
@@ -182,11 +190,12 @@ def test_groups_that_meet_in_a_loop_alone_come_apart_round_by_round(before: str)
     first = met(before, 1.0, 0.0) if before else ()
     program = Program((), (*first, loop, *met("xy", 1.0, 0.0)), ())
     waited = waited_seconds(cost, program, Timeline(orders={each: each.instructions for each in (program, body)}))
-    assert waited == pytest.approx(waiting(rounds * 1e-5), rel=0.02)
+    each_round = rounds * waiting(1e-5, 2)
+    assert waited - each_round == pytest.approx(waiting(rounds * 1e-5), rel=0.02)
 
 
 def test_collectives_that_are_joined_come_apart_once() -> None:
-    cost = CostModel(replace(preset("cpu:8"), skew_seconds=0.0)).on(("x", "y"), (2, 4))
+    cost = CostModel(replace(preset("cpu:8"), waits=None)).on(("x", "y"), (2, 4))
     group = cost.groups[frozenset("y")]
     curves = tuple(replace(curve, parting_seconds=4e-6) for curve in group.measured)
     cost = replace(cost, groups={**cost.groups, frozenset("y"): replace(group, measured=curves)})
@@ -223,9 +232,9 @@ def test_at_the_end_of_a_call_groups_wait_that_have_not_met() -> None:
 
 def test_only_devices_that_share_cores_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    measured = CostModel(replace(preset("cpu:8"), skew_seconds=SKEW), measured_on={"cores": 2})
-    assert CostModel.from_json(measured.to_json()).topology.skew_seconds == SKEW
+    measured = CostModel(replace(preset("cpu:8"), waits=WAITS), measured_on={"cores": 2})
+    assert CostModel.from_json(measured.to_json()).topology.waits == WAITS
     monkeypatch.setattr("costmodel.cpus.measured_model", lambda _: measured)
-    assert preset("cpu:8").skew_seconds == SKEW
+    assert preset("cpu:8").waits == WAITS
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert preset("cpu:8").skew_seconds == 0
+    assert preset("cpu:8").waits is None
