@@ -87,7 +87,7 @@ def lateness(group_size: int) -> float:
 
 
 def measured_waits(computed: Sequence[float], waited: Sequence[float], least: Mapping[int, float]) -> Waits:
-    """From what all devices waited after so much computing, and each size of group after the first of it.
+    """From what all devices waited after so much computing, and groups of each size, up to all, after the first of it.
 
     Noise may have it that less is waited than nothing, or less after more computing; neither counts.
     """

@@ -313,7 +313,9 @@ class Resharder:
         moved = 2 * nbytes
         cold, written = (moved, nbytes) if self.call_bytes else (0.0, 0.0)
         crowding = self.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
-        return self.cost.compute_seconds(0.0, moved, "float32", {}, cold, crowding, written)
+        return self.cost.compute_seconds(
+            0.0, moved, "float32", cold_bytes=cold, crowding=crowding, cold_written=written
+        )
 
     def matrix(
         self,
