@@ -1,4 +1,4 @@
-"""Times compiled programs in a process of their own, among the probes that calibrate the devices.
+"""Times compiled programs in a process of their own.
 
 What a program takes depends on the process that it runs in, on where its memory lies and its threads settle: of GPT's
 random layouts one took 7 % less than another in one process and 10 % more in the next, in each again and again. So
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from executor.race import WARMUP_CALLS, Program, Runner
-from experiments.cases import Case, offer_devices
+from experiments.cases import offer_devices
 from experiments.workloads import workload
 
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 2.0, 8, 1000
@@ -53,46 +53,22 @@ def packed(program: Program) -> Packed:
     return Packed(serialize(program.compiled), tuple(program.plan.request.ties))
 
 
-class Probes(Protocol):
-    """What is timed beside the programs, as `executor.calibrate.Calibration`."""
-
-    def compile(self) -> None: ...
-
-    @property
-    def timers(self) -> Sequence[Callable[[], None]]: ...
-
-    @property
-    def samples(self) -> Sequence[Sequence[float]]: ...
-
-
-def time_apart(
-    cases: Sequence[Case], programs: Sequence[Sequence[Packed]], seed: int, make: Callable[[], Probes]
-) -> tuple[Sequence[Sequence[float]], list[list[list[float]]]]:
-    """One round of probes and calls of each program, in rows, in an order drawn from the seed.
+def time_apart(workload_name: str, mesh: str, programs: Sequence[Packed], seed: int) -> dict[str, list[list[float]]]:
+    """A round of calls of each program, in rows, in an order drawn from the seed.
 
     Runs in a process of its own, without devices so far.
 
-    Args:
-        cases: of one mesh.
-        programs: of each case.
-        make: what is timed beside, for the devices at hand.
-
     Returns:
-        seconds of what is timed beside, and of the calls of each case's programs.
+        as "samples", for each program the seconds of its calls.
     """
-    offer_devices(cases[0][1])
-    probes = make()
-    probes.compile()
-    jobs, samples = list(probes.timers), []
-    for (name, _), compiled in zip(cases, programs, strict=True):
-        args = workload(name).make_args(jax.random.key(0))
-        runners = [_loaded(program, args) for program in compiled]
-        taken: list[list[float]] = [[] for _ in compiled]
-        jobs += _calls(runners, taken)
-        samples.append(taken)
-    for index in np.random.default_rng(seed).permutation(len(jobs)):
-        jobs[index]()
-    return probes.samples, samples
+    offer_devices(mesh)
+    args = workload(workload_name).make_args(jax.random.key(0))
+    runners = [_loaded(program, args) for program in programs]
+    samples: list[list[float]] = [[] for _ in programs]
+    rows = _rows(runners, samples)
+    for index in np.random.default_rng(seed).permutation(len(rows)):
+        rows[index]()
+    return {"samples": samples}
 
 
 def _loaded(program: Packed, args: Sequence[Any]) -> Runner:
@@ -102,8 +78,8 @@ def _loaded(program: Packed, args: Sequence[Any]) -> Runner:
     return Runner(compiled, jax.device_put(jax.tree.map(jnp.copy, tuple(args)), shardings), program.ties)
 
 
-def _calls(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
-    """The calls of a turn, in rows, each adding its seconds to the program's samples."""
+def _rows(runners: Sequence[Runner], samples: Sequence[list[float]]) -> list[Callable[[], None]]:
+    """The calls of a round, in rows, each adding its seconds to the program's samples."""
 
     def call(runner: Runner, taken: list[float], times: int) -> None:
         runner.seconds()

@@ -1,14 +1,13 @@
 """`make bench-predict`: does a program take as long as the model says, and do programs rank as it ranks them?
 
 A case is one workload on one mesh: the plan, the hand-written layouts and random valid plans are compiled, then called
-in several processes one after the other. In each, calls and the probes that calibrate the devices take turns, since a
-shared machine is twice as fast at one time as at another; several cases share a calibration, which takes longer than
-their calls.
+in rounds. In each round the devices are calibrated, then each case's programs called, in processes one after the other:
+a shared machine is twice as fast at one time as at another, and programs that run among probes, or among other cases',
+are slower than in a process of their own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from executor.calibrate import COLLECTIVE_BYTES as ALL_BYTES
 from executor.calibrate import Calibration
 from executor.race import compile_programs, contenders
 from executor.timers import typical_seconds
-from experiments.apart import LEAST_ROW, ROW_SECONDS, Packed, packed, time_apart
+from experiments.apart import LEAST_ROW, ROW_SECONDS, packed, time_apart
 from experiments.arguments import device_mesh, shape
 from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
-from experiments.child import ChildFailed, call_in_child
+from experiments.child import call_in_child
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
 from experiments.terminal import console, table
@@ -39,83 +38,57 @@ from planner.mesh import AXIS_NAMES, default_cost_model
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
-LEAST_PROCESSES, MOST_PROCESSES = 4, 10
-"""That time a round of calibration and calls of each program, in an order that is drawn anew in each."""
+LEAST_ROUNDS, MOST_ROUNDS = 4, 10
+"""Of calls of each program, in processes of their own, in an order that is drawn anew in each."""
 ENOUGH_REPEATS = 0.98
-"""No more processes where the first half of the calls ranks programs so like the second, whatever was predicted."""
-TOGETHER = 9
-"""Cases that share a calibration, at most."""
-MOST_BYTES = 50_000_000
-"""Of executables in a process. Linux lets one map 65,530 pieces of memory, and a kernel's code takes several: mlp's
-programs one for each 1,400 bytes. That leaves nearly half to calibration, and to programs whose kernels are smaller."""
+"""No more rounds where the first half of the calls ranks programs so like the second, whatever was predicted."""
 COLLECTIVE_BYTES = (*ALL_BYTES[:-2], 2**23)
 """Per device; no array here has more than 4 MiB, only what joined all-reduces send may be more."""
 MATRIX_TYPES = ("float32",)
 """What programs of the small size multiply."""
 CASES = Cases(OUT / "bench-predict")
 PLOT = RESULTS.with_name("predicted-against-measured.png")
-Compiled = tuple[Case, Mapping[str, Any]]
-"""A case and what `compile_case` found of it, or its "failure"."""
 ABOUT = f"""## Predicted against measured step times
 
 `make bench-predict`: each workload on eight CPU devices, as planned, as in the hand-written layouts, and as in
 {RANDOM_PLANS} plans whose every decision is drawn at random; what comes out as one program counts once. Each case plans
-by the preset and compiles. Then calls of the programs, those of up to {TOGETHER} workloads, and probes that calibrate
-the devices take turns in {LEAST_PROCESSES} processes, a program for some {ROW_SECONDS * 1e3:.0f} ms or {LEAST_ROW}
-times in a row, after a call that does not count, and where the clock does not rank a workload's programs alike twice in
-up to {MOST_PROCESSES}; predicted is by the profile of all rounds. What is measured counts as the mean without the
-fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of predicted / measured −
-1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the 90th
-percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of the first half
-of the calls with the second: no prediction ranks programs more surely than the clock.
+by the preset and compiles. Then come {LEAST_ROUNDS} rounds, each of a calibration in a process of its own and of one
+process for each workload, in which its programs are called in turns, {ROW_SECONDS * 1e3:.0f} ms or {LEAST_ROW} times in
+a row, after a call that does not count; and where the clock does not rank a workload's programs alike twice, up to
+{MOST_ROUNDS} rounds of calls. Predicted is by the profile of all calibrations. What is measured counts as the mean
+without the fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of predicted /
+measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the
+90th percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of the first
+half of the calls with the second: no prediction ranks programs more surely than the clock.
 
 ![Predicted against measured milliseconds]({PLOT.name})"""
 """What stands above the tables in docs/results.md."""
 
 
 def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
-    """What was found of each case; those of a group are there together."""
-    group: list[Compiled] = []
-    for case in cases:
-        compiled = case, outcome(case, compile_case, timeout)
-        if group and not fit([*group, compiled]):
-            yield from measured_together(group, timeout)
-            group = []
-        group.append(compiled)
-    yield from measured_together(group, timeout)
-
-
-def fit(group: Sequence[Compiled]) -> bool:
-    """Whether one process can time all programs of a group."""
-    meshes = {mesh for (_, mesh), _ in group}
-    size = sum(program.bytes for _, compiled in group for program in compiled.get("executables", ()))
-    return len(meshes) == 1 and len(group) <= TOGETHER and size <= MOST_BYTES
-
-
-def measured_together(group: Sequence[Compiled], timeout: float) -> list[Mapping[str, Any]]:
-    """For each case its programs' names, predicted seconds and the seconds of their calls.
+    """For each case its programs' names, predicted seconds and the seconds of their calls; all are there at the end.
 
     Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
     chosen how the programs change layouts. So are the probes' seconds, for those who fit a profile otherwise.
     """
-    found = [compiled for _, compiled in group]
-    executables = {place: each["executables"] for place, each in enumerate(found) if "failure" not in each}
-    if not executables:
-        return found
-    try:
-        samples, profile, probed = call_in_child(
-            time_together,
-            [group[place][0] for place in executables],
-            [*executables.values()],
-            timeout_seconds=timeout * len(group),
-        )
-    except ChildFailed as error:
-        return [each if "failure" in each else {"failure": str(error)} for each in found]
-    for place, of_case in zip(executables, samples, strict=True):
-        case, compiled = group[place]
-        programs = [{**program, "samples": taken} for program, taken in zip(compiled["programs"], of_case, strict=True)]
-        found[place] = predicted(case, programs, compiled["planned_with"], profile) | {"probed": probed}
-    return found
+    found = [outcome(case, compile_case, timeout) for case in cases]
+    probes: dict[str, list[Sequence[Sequence[float]]]] = {mesh: [] for _, mesh in cases}
+    for turn in range(MOST_ROUNDS):
+        going = [place for place, each in enumerate(found) if "failure" not in each and not settled(each, turn)]
+        if turn < LEAST_ROUNDS:
+            for mesh in {cases[place][1] for place in going}:
+                probes[mesh].append(call_in_child(probe_apart, mesh, timeout_seconds=timeout))
+        for place in going:
+            found[place] = called(cases[place], found[place], turn, timeout)
+    profiles = {
+        mesh: call_in_child(fitted, mesh, rounds, timeout_seconds=timeout) for mesh, rounds in probes.items() if rounds
+    }
+    for case, each in zip(cases, found, strict=True):
+        if "failure" in each:
+            yield each
+        else:
+            of_case = predicted(case, each["programs"], each["planned_with"], profiles[case[1]])
+            yield of_case | {"probed": probes[case[1]]}
 
 
 def compile_case(workload_name: str, mesh: str) -> dict[str, Any]:
@@ -125,53 +98,56 @@ def compile_case(workload_name: str, mesh: str) -> dict[str, Any]:
     _, planned = planned_case(workload_name, mesh, chosen_by)
     programs = compile_programs({**contenders(planned), **random_plans(planned, RANDOM_PLANS)})
     return {
-        "programs": [{"names": list(program.names), "plan": program.plan.to_json()} for program in programs],
+        "programs": [
+            {"names": list(program.names), "plan": program.plan.to_json(), "samples": []} for program in programs
+        ],
         "planned_with": chosen_by.to_json(),
         "executables": [packed(program) for program in programs],
     }
 
 
-def time_together(
-    cases: Sequence[Case], executables: Sequence[Sequence[Packed]]
-) -> tuple[list[list[list[float]]], str, Sequence[Sequence[float]]]:
-    """Seconds of the calls of each case's programs, the profile of the devices meanwhile, and its probes' seconds.
+def settled(compiled: Mapping[str, Any], turn: int) -> bool:
+    """Whether the clock ranks a case's programs alike twice, after so many rounds."""
+    if turn < LEAST_ROUNDS:
+        return False
+    timed = pd.DataFrame([measured_ms(program["samples"]) for program in compiled["programs"]])
+    return clock_repeats(timed) >= ENOUGH_REPEATS
 
-    Runs in a process of its own.
-    """
-    offer_devices(cases[0][1])
+
+def called(case: Case, compiled: Mapping[str, Any], turn: int, timeout: float) -> Mapping[str, Any]:
+    """What was compiled of a case, its programs with the seconds of another round of calls; or its "failure"."""
+    taken = outcome(case, time_apart, timeout, compiled["executables"], turn)
+    if "failure" in taken:
+        return taken
+    programs = [
+        {**program, "samples": program["samples"] + seconds}
+        for program, seconds in zip(compiled["programs"], taken["samples"], strict=True)
+    ]
+    return {**compiled, "programs": programs}
+
+
+def probe_apart(mesh: str) -> Sequence[Sequence[float]]:
+    """Seconds of a round of a calibration's probes. Runs in a process of its own; the next finds them compiled."""
+    offer_devices(mesh)
+    keep_compiled(CASES.folder / "compiled")
     calibration = new_calibration()
-    samples: list[list[list[float]]] = [[[] for _ in programs] for programs in executables]
-    for process in range(MOST_PROCESSES):
-        going = [place for place, taken in enumerate(samples) if process < LEAST_PROCESSES or not settled(taken)]
-        if not going:
-            break
-        going_on = [cases[place] for place in going], [executables[place] for place in going]
-        probes, calls = call_in_child(time_apart, *going_on, process, calibration_apart, timeout_seconds=math.inf)
-        calibration.add(probes)
-        for place, of_case in zip(going, calls, strict=True):
-            for taken, seconds in zip(samples[place], of_case, strict=True):
-                taken += seconds
-    return samples, calibration.model().to_json(), calibration.samples
+    calibration.compile()
+    calibration.time_round()
+    return calibration.samples
 
 
-def settled(samples: Sequence[Sequence[float]]) -> bool:
-    """Whether the clock ranks a case's programs alike twice."""
-    return clock_repeats(pd.DataFrame(map(measured_ms, samples))) >= ENOUGH_REPEATS
+def fitted(mesh: str, rounds: Sequence[Sequence[Sequence[float]]]) -> str:
+    """The profile that all rounds of probes make. Runs in a process of its own."""
+    offer_devices(mesh)
+    calibration = new_calibration()
+    for samples in rounds:
+        calibration.add(samples)
+    return calibration.model().to_json()
 
 
 def new_calibration() -> Calibration:
     """Of this process's devices."""
     return Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
-
-
-def calibration_apart() -> Calibration:
-    """Of the devices of a process that times; the next one finds its probes compiled.
-
-    The programs' own process must not keep what it compiles: an executable that comes from there cannot be sent on, for
-    XLA's CPU client loses some of its functions the second time.
-    """
-    keep_compiled(CASES.folder / "compiled")
-    return new_calibration()
 
 
 def report() -> None:

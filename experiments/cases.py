@@ -128,10 +128,10 @@ def one_by_one(measure: Callable[[str, str], Mapping[str, Any]]) -> Outcomes:
     return lambda cases, timeout: (outcome(case, measure, timeout) for case in cases)
 
 
-def outcome(case: Case, measure: Callable[[str, str], Mapping[str, Any]], timeout: float) -> Mapping[str, Any]:
-    """What the case's process found, or how it failed."""
+def outcome(case: Case, measure: Callable[..., Mapping[str, Any]], timeout: float, *given: object) -> Mapping[str, Any]:
+    """What the case's process found by `measure(workload, mesh, *given)`, or how it failed, as its "failure"."""
     try:
-        found: Mapping[str, Any] = call_in_child(measure, *case, timeout_seconds=timeout)
+        found: Mapping[str, Any] = call_in_child(measure, *case, *given, timeout_seconds=timeout)
     except ChildFailed as error:
         return {"failure": str(error)}
     return found

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,49 +127,50 @@ def test_predictions_of_another_revision_are_made_again() -> None:
     assert bench_predict.repriced({"case": ["mlp", "8"], "conditions": "", "failure": "exit code 3"})["failure"]
 
 
-def test_what_does_not_compile_takes_nothing_else_along(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def compiled() -> dict[str, Any]:
+    """What `compile_case` finds of heat-1d, for its plan alone."""
     work, mesh, model = workload("heat-1d"), AbstractMesh((2, 4), ("x", "y")), measured_model("cpu-2core-amd.json")
     planned = plan(work.fn, work.example_args, mesh, cost_model=model)
-    program = {"names": ["planned"], "plan": planned.to_json()}
-    compiled = {"programs": [program], "planned_with": model.to_json(), "executables": [CODE]}
+    names = (["planned"], ["replicated"])
+    programs = [{"names": name, "plan": planned.to_json(), "samples": []} for name in names]
+    return {"programs": programs, "planned_with": model.to_json(), "executables": [CODE] * len(programs)}
 
-    def outcome(case: Case, *_: object) -> Mapping[str, Any]:
-        return compiled if case[0] == "heat-1d" else {"failure": "exit code 3"}
 
-    def in_child(function: object, cases: Sequence[Case], executables: object, **_: object) -> object:
-        assert function is bench_predict.time_together
-        assert (cases, executables) == ([("heat-1d", "2x4")] * len(cases), [[CODE]] * len(cases))
-        return [[[1.0, 2.0]] for _ in cases], model.to_json(), [[3.0]]
+def test_rounds_go_on_where_the_clock_ranks_programs_otherwise(
+    compiled: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each but those of the extra rounds with a calibration; what fails takes nothing else along."""
+    log: list[str] = []
+    timed = bench_predict.time_apart
+
+    def outcome(case: Case, function: object, _: float, *given: Any) -> Mapping[str, Any]:
+        if case[0] == "mlp":
+            return {"failure": "exit code 3"}
+        if function is bench_predict.compile_case:
+            return compiled
+        assert function is timed
+        assert given[0] == [CODE, CODE]
+        log.append(case[0])
+        faster = case[0] == "gpt" and given[1] < 2
+        return {"samples": [[1.9], [0.1 if faster else 2.0]]} if case[0] != "moe" else {"failure": "exit code 9"}
+
+    def in_child(function: object, mesh: str, *given: Any, timeout_seconds: float) -> object:
+        if function is bench_predict.probe_apart:
+            log.append(mesh)
+            return [[3.0]]
+        assert function is bench_predict.fitted
+        assert given == ([[[3.0]]] * bench_predict.LEAST_ROUNDS,)
+        return compiled["planned_with"]
 
     monkeypatch.setattr(bench_predict, "outcome", outcome)
     monkeypatch.setattr(bench_predict, "call_in_child", in_child)
-    monkeypatch.setattr(bench_predict, "TOGETHER", 2)
-    cases = [("mlp", "2x4"), ("heat-1d", "2x4"), ("heat-1d", "2x4")]
-    failed, *found = bench_predict.measured(cases, 60.0)
-    assert failed == {"failure": "exit code 3"}
-    for each in found:
-        assert each["probed"] == [[3.0]]
-        assert each["programs"] == [
-            {**program, "samples": [1.0, 2.0], "predicted_seconds": planned.prediction.step_seconds}
-        ]
-
-
-def test_a_crash_of_what_times_is_told_of_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object, **__: object) -> None:
-        raise ChildFailed("exit code 9")
-
-    monkeypatch.setattr(bench_predict, "outcome", lambda *_: {"executables": []})
-    monkeypatch.setattr(bench_predict, "call_in_child", crash)
-    found = list(bench_predict.measured([("mlp", "2x4"), ("gpt", "2x4")], 60.0))
-    assert found == [{"failure": "exit code 9"}] * 2
-
-
-def test_cases_share_a_process_as_far_as_it_can_map_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def together(group: Sequence[tuple[Case, object]], *_: object) -> list[list[str]]:
-        return [[name for (name, _), _ in group]]
-
-    monkeypatch.setattr(bench_predict, "outcome", lambda *_: {"executables": [CODE, CODE]})
-    monkeypatch.setattr(bench_predict, "measured_together", together)
-    monkeypatch.setattr(bench_predict, "MOST_BYTES", 17)
-    cases = [("mlp", "2x4"), ("gpt", "2x4"), ("moe", "2x4"), ("moe", "8"), ("gpt", "8")]
-    assert list(bench_predict.measured(cases, 60.0)) == [["mlp", "gpt"], ["moe"], ["moe", "gpt"]]
+    monkeypatch.setattr(bench_predict, "predicted", lambda case, programs, by, profile: {"programs": programs})
+    cases = [(name, "2x4") for name in ("mlp", "moe", "heat-1d", "gpt")]
+    no_code, crashed, same, another = bench_predict.measured(cases, 60.0)
+    least, most = bench_predict.LEAST_ROUNDS, bench_predict.MOST_ROUNDS
+    assert log == ["2x4", "moe"] + ["heat-1d", "gpt", "2x4"] * (least - 1) + ["heat-1d"] + ["gpt"] * (most - least + 1)
+    assert (no_code["failure"], crashed["failure"]) == ("exit code 3", "exit code 9")
+    assert same["programs"][1]["samples"] == [2.0] * least
+    assert len(another["programs"][0]["samples"]) == most
+    assert same["probed"] == [[[3.0]]] * least
