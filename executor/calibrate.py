@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import groupby
+from statistics import fmean
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,8 @@ badly, stay so for the rest of a go."""
 
 Products = Mapping[tuple[str, tuple[int, int, int], str], float]
 """Seconds by product, layer and type; see `probes.product_probe`."""
+Timings = Mapping[tuple[str, int, int], float]
+"""Seconds by kind of collective, group size and bytes; see `probes.collective_probe`."""
 Progress = Callable[[int, int], None]
 
 
@@ -194,7 +197,7 @@ class Calibration:
         elements = {name: next(seconds) - launch for name in self._elements}
         beside = launch if self._sizes.kernel_apart else 0.0
         products = {name: next(seconds) - beside for name in self._products}
-        collectives = {name: next(seconds) for name in self._collectives}
+        collectives = permuted_alike({name: next(seconds) for name in self._collectives})
         waited = {name: np.array(next(rounds)) for name in self._waits}
         partings = {name: np.array(next(rounds)) for name in self._partings}
         memory = memory_curve(
@@ -235,6 +238,18 @@ class Calibration:
 def group_sizes(device_count: int) -> list[int]:
     """What the axes of a mesh of so many devices can have."""
     return [size for size in range(2, device_count + 1) if device_count % size == 0]
+
+
+def permuted_alike(timings: Timings) -> Timings:
+    """The timings, of permutations the means over all group sizes: for one all devices meet, whoever sends to whom."""
+    by_bytes: dict[int, list[float]] = {}
+    for (kind, _, nbytes), seconds in timings.items():
+        if kind == "collective-permute":
+            by_bytes.setdefault(nbytes, []).append(seconds)
+    return {
+        (kind, size, nbytes): fmean(by_bytes[nbytes]) if kind == "collective-permute" else seconds
+        for (kind, size, nbytes), seconds in timings.items()
+    }
 
 
 def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:

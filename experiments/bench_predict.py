@@ -8,6 +8,9 @@ are slower than in a process of their own.
 
 from __future__ import annotations
 
+import functools
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from executor.timers import typical_seconds
 from experiments.apart import LEAST_ROW, ROW_SECONDS, packed, time_apart
 from experiments.arguments import device_mesh, shape
 from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
-from experiments.child import call_in_child
+from experiments.child import ChildFailed, call_in_child
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
 from experiments.terminal import console, table
@@ -68,8 +71,8 @@ half of the calls with the second: no prediction ranks programs more surely than
 def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
     """For each case its programs' names, predicted seconds and the seconds of their calls; all are there at the end.
 
-    Profiles and plans are kept too, so that another model can be held against the same measurements: the preset's has
-    chosen how the programs change layouts. So are the probes' seconds, for those who fit a profile otherwise.
+    The plans are kept too, and the probes' seconds, so that another revision's model can be held against the same
+    measurements; and the preset, whose model has chosen how the programs change layouts.
     """
     found = [outcome(case, compile_case, timeout) for case in cases]
     probes: dict[str, list[Sequence[Sequence[float]]]] = {mesh: [] for _, mesh in cases}
@@ -167,13 +170,28 @@ def report() -> None:
 
 
 def repriced(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record; of another revision, with what this one says of the same programs by the same profile."""
+    """The record; of another revision, with what this one says of the same programs, by the same probes."""
     here = revision()
     if "failure" in record or record["conditions"].endswith(f"revision {here}"):
         return record
     conditions = f"{record['conditions']}, predicted at revision {here}"
-    found = predicted(record["case"], record["programs"], record["planned_with"], record["profile"])
+    try:
+        profile = refitted(record["case"][1], json.dumps(record["probed"]))
+    except ChildFailed as error:
+        return {**record, "conditions": conditions, "failure": f"timed beside other probes: {error}"}
+    found = predicted(record["case"], record["programs"], record["planned_with"], profile)
     return {**record, **found, "conditions": conditions}
+
+
+@functools.cache
+def refitted(mesh: str, probed: str) -> str:
+    """The profile that this revision fits to rounds of probes, as JSON; cases that were timed together share them.
+
+    Raises:
+        ChildFailed: another revision timed other probes.
+    """
+    profile: str = call_in_child(fitted, mesh, json.loads(probed), timeout_seconds=math.inf)
+    return profile
 
 
 def predicted(case: Case, programs: Sequence[Mapping[str, Any]], planned_with: str, profile: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from costmodel import KINDS, CostModel
 from costmodel.topology import ELEMENT_CLASSES
 from executor import probes
-from executor.calibrate import calibrate, group_sizes
+from executor.calibrate import calibrate, group_sizes, permuted_alike
 from executor.compiled import collectives
 from executor.probe_sizes import CPU_SIZES, GPU_SIZES, ProbeSizes, probe_sizes
 from executor.timers import compiled
@@ -57,6 +57,13 @@ def test_every_collective_is_measured(model: CostModel) -> None:
     cost = model.on(("x",), (2,))
     for kind in KINDS:
         assert np.all(cost.collective_seconds(kind, ["x"], np.array([2.0**10, 2.0**24])) > 0)
+
+
+def test_permutations_over_groups_of_any_size_take_what_they_take_at_the_mean() -> None:
+    taken = {("collective-permute", size, nbytes): size * nbytes for size in (2, 4) for nbytes in (10, 20)}
+    gathers = {("all-gather", size, 10): float(size) for size in (2, 4)}
+    expected = {("collective-permute", size, nbytes): 3 * nbytes for size in (2, 4) for nbytes in (10, 20)}
+    assert permuted_alike(taken | gathers) == expected | gathers
 
 
 def test_the_device_is_measured(model: CostModel) -> None:
