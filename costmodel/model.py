@@ -160,14 +160,15 @@ class MeshCost:
         stride_bytes: ArrayLike,
         span_bytes: ArrayLike,
         in_tiles: bool = False,
+        near_share: float = 1.0,
     ) -> np.ndarray:
         """Seconds of copying so many bytes on one device with their elements in another order.
 
         Args:
-            stride_bytes, span_bytes, in_tiles: see `Device.rearranging_seconds`.
+            stride_bytes, span_bytes, in_tiles, near_share: see `Device.rearranging_seconds`.
         """
         moved = np.asarray(nbytes)
-        each = self.device.rearranging_seconds(stride_bytes, itemsize, span_bytes, in_tiles)
+        each = self.device.rearranging_seconds(stride_bytes, itemsize, span_bytes, in_tiles, near_share)
         return self.device.memory_seconds(2 * moved) + moved / itemsize * each
 
     def matmul_seconds(

@@ -44,12 +44,12 @@ FAR = ("rearrange over 2 MiB", "rearrange over 4 MiB")
 """The last of `REARRANGING` where elements lie over more than a megabyte. A cache of 2 MiB and 16 places has room for
 512 lines that lie 4 KiB apart (for 8,192 that lie 256 bytes apart, and so on); of more, each is read from behind it."""
 
-LINE_BYTES = 64
-"""Of a cache."""
+OPERANDS_IN_TILES = 0.3
+"""How much of that elements of operands of products take, which are copied tile by tile, so that each line is read once
+or twice: between a fifth and two fifths in programs on a CPU."""
 
-IN_TILES = 0.3
-"""How much of that elements take that are copied tile by tile, so that each line is read once or twice: between a fifth
-and two fifths in programs on a CPU, of operands of products."""
+MOST_IN_TILES = 2**21
+"""Bytes over which elements lie that are copied tile by tile: over more they take no longer; see docs/costs.md."""
 
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, *FAR, "gather",
@@ -148,7 +148,13 @@ class Device:
         return np.maximum(0.0, far - _moving(self.memory_curve, moved, moved))
 
     def rearranging_seconds(
-        self, stride_bytes: ArrayLike, itemsize: int, span_bytes: ArrayLike, in_tiles: bool = False
+        self,
+        stride_bytes: ArrayLike,
+        itemsize: int,
+        span_bytes: ArrayLike,
+        in_tiles: bool = False,
+        near_share: float = 1.0,
+        beside_bytes: float = 0.0,
     ) -> np.ndarray:
         """Seconds of an element, beside moving it, of a copy in another order; see `REARRANGING` and `FAR`.
 
@@ -156,8 +162,10 @@ class Device:
             stride_bytes: from each element to the one that it comes to lie before, where they lie now; `itemsize` where
                 that is its neighbour already, so that rows stay whole.
             span_bytes: over how many the elements lie that come to lie in a row.
-            in_tiles: whether elements are copied tile by tile, see `IN_TILES`, and each line is read from afar once;
-                where rows stay whole that is no matter.
+            in_tiles: whether elements are copied tile by tile; see `MOST_IN_TILES`.
+            near_share: of what they take where the cache has places for all; where rows stay whole that is no matter.
+            beside_bytes: of the cache, that the lines of other arrays take which are read so at the same time; see
+                `spread_bytes`.
 
         >>> slow = Device("d", {"float32": 1e9}, 1e9, 1e9, 0.0, {"rearrange": 3e-9, "rearrange by 2 KiB": 9e-9})
         >>> [float(slow.rearranging_seconds(stride, 4, 2**20)) for stride in (4, 1280, 6144)]
@@ -166,14 +174,14 @@ class Device:
         strides = np.rint(stride_bytes).astype(np.int64)
         power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
         place = np.where(strides <= itemsize, 0, np.clip(power - 8, 1, 4)).astype(int)
-        share = np.where(place, IN_TILES if in_tiles else 1.0, 1.0)
-        near = share * np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])[place]
-        # Where pages lie in memory, which is anywhere, decides about the places of what lies further apart.
-        spread = np.asarray(span_bytes) * 2.0 ** np.minimum(power, 12) / np.maximum(strides, 1)
+        classes = np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])
+        near = np.where(place, near_share, 1.0) * classes[place]
+        spread = spread_bytes(stride_bytes, span_bytes) + beside_bytes
+        spread = np.minimum(spread, MOST_IN_TILES if in_tiles else np.inf)
         last = self.element_seconds.get(REARRANGING[-1], 0.0)
         further = [max(0.0, self.element_seconds.get(name, last) - last) for name in FAR]
         far = np.interp(np.log2(np.maximum(spread, 1.0)), (20, 21, 22), (0.0, *np.maximum.accumulate(further)))
-        return near + np.where(place, itemsize / LINE_BYTES if in_tiles else 1.0, 0.0) * far
+        return near + np.where(place, far, 0.0)
 
     def scaled(self, speed: float, wait: float) -> Device:
         """The device where everything runs `speed` times as fast, and what starts waits `wait` times as long."""
@@ -210,6 +218,18 @@ class Device:
                 if name in shapes:
                     return shapes[name]
         return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
+
+
+def spread_bytes(stride_bytes: ArrayLike, span_bytes: ArrayLike) -> np.ndarray:
+    """Of a cache, that lines take which lie so far apart: as many as those for which the same places are.
+
+    >>> float(spread_bytes(8192, 512 * 8192)) / 2**20  # lines at multiples of a page, wherever the pages lie
+    2.0
+    """
+    strides = np.rint(stride_bytes).astype(np.int64)
+    power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
+    # Where pages lie in memory, which is anywhere, decides about the places of what lies further apart.
+    return np.asarray(np.asarray(span_bytes) * 2.0 ** np.minimum(power, 12) / np.maximum(strides, 1))
 
 
 def _moving(curve: tuple[MemorySample, ...], nbytes: np.ndarray, among: np.ndarray) -> np.ndarray:

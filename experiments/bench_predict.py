@@ -8,9 +8,6 @@ are slower than in a process of their own.
 
 from __future__ import annotations
 
-import functools
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +28,9 @@ from executor.timers import typical_seconds
 from experiments.apart import LEAST_ROW, ROW_SECONDS, packed, time_apart
 from experiments.arguments import device_mesh, shape
 from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
-from experiments.child import ChildFailed, call_in_child
+from experiments.child import call_in_child
 from experiments.random_plans import random_plans
-from experiments.results import OUT, RESULTS, keep, markdown, revision, write_csv
+from experiments.results import OUT, RESULTS, keep, markdown, write_csv
 from experiments.terminal import console, table
 from experiments.workloads import workload
 from planner import Plan
@@ -71,8 +68,9 @@ half of the calls with the second: no prediction ranks programs more surely than
 def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any]]:
     """For each case its programs' names, predicted seconds and the seconds of their calls; all are there at the end.
 
-    The plans are kept too, and the probes' seconds, so that another revision's model can be held against the same
-    measurements; and the preset, whose model has chosen how the programs change layouts.
+    Kept too, for those who hold another model against the same measurements: the plans, both profiles (the preset's
+    has chosen how the programs change layouts) and the probes' seconds. Another revision may change layouts otherwise
+    by the same plan and profile, so what it predicts is not put beside these measurements.
     """
     found = [outcome(case, compile_case, timeout) for case in cases]
     probes: dict[str, list[Sequence[Sequence[float]]]] = {mesh: [] for _, mesh in cases}
@@ -155,7 +153,7 @@ def new_calibration() -> Calibration:
 
 def report() -> None:
     """Prints the tables of all stored cases, and keeps them as CSV, and with a plot in docs."""
-    records = list(map(repriced, CASES.records()))
+    records = CASES.records()
     failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
     frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
     write_csv(frame, OUT / "bench-predict.csv")
@@ -167,31 +165,6 @@ def report() -> None:
     if not frame.empty:
         draw(frame, PLOT)
     keep("bench-predict", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
-
-
-def repriced(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The record; of another revision, with what this one says of the same programs, by the same probes."""
-    here = revision()
-    if "failure" in record or record["conditions"].endswith(f"revision {here}"):
-        return record
-    conditions = f"{record['conditions']}, predicted at revision {here}"
-    try:
-        profile = refitted(record["case"][1], json.dumps(record["probed"]))
-    except ChildFailed as error:
-        return {**record, "conditions": conditions, "failure": f"timed beside other probes: {error}"}
-    found = predicted(record["case"], record["programs"], record["planned_with"], profile)
-    return {**record, **found, "conditions": conditions}
-
-
-@functools.cache
-def refitted(mesh: str, probed: str) -> str:
-    """The profile that this revision fits to rounds of probes, as JSON; cases that were timed together share them.
-
-    Raises:
-        ChildFailed: another revision timed other probes.
-    """
-    profile: str = call_in_child(fitted, mesh, json.loads(probed), timeout_seconds=math.inf)
-    return profile
 
 
 def predicted(case: Case, programs: Sequence[Mapping[str, Any]], planned_with: str, profile: str) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.model import MeshCost
+from costmodel.topology import OPERANDS_IN_TILES
 from planner.decisions import Member
 from planner.graph import Atom, Op, Value, aval_of
 from planner.halves import sent_itemsize
 from planner.layout import Layout, shard_count
+from planner.rearrange import stride_and_span
 from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy
 from planner.work import Work
@@ -39,17 +41,17 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
         seconds = _product_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
-        for position, dim in work.rearranged.items():
+        for position, row in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
-            nbytes, (stride, span) = _local_bytes(operand, dims, counts), _local_stride(operand, dims, dim, counts)
+            nbytes, (stride, span) = _local_bytes(operand, dims, counts), _local_stride(operand, dims, row, counts)
             itemsize = aval_of(operand).dtype.itemsize
-            seconds = seconds + cost.rearrange_seconds(nbytes, itemsize, stride, span, in_tiles=True)
+            seconds = seconds + _copied_seconds(cost, nbytes, itemsize, stride, span)
         return seconds
     written = _moved_by_a_device(member, (), work.cold_writes, counts)
     cold = _moved_by_a_device(member, work.cold_reads, (), counts) + written
     elements = _divided(work.elements, shards)
     seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding, written)
-    if work.turned is not None:
+    if work.turned:
         lying = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
         seconds = seconds + _turning_seconds(cost, op, *lying) / shards
     return seconds + _launch_seconds(cost, work)
@@ -58,7 +60,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
 def member_work(member: Member, work: Work) -> tuple[object, ...]:
     """What the seconds of an op follow from, beside its node's strategies: ops for which it is equal cost alike."""
     op, rule = member.op, member.rule
-    turned = () if work.turned is None else (0,)
+    turned = (0,) if work.turned else ()
     operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged, *turned)]
     results = [(p, op.results[p], rule.results[p]) for p in work.writes]
     arrays = tuple(
@@ -77,17 +79,22 @@ def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
     if work.matmul is not None:
         seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
-        for position, dim in work.rearranged.items():
+        for position, row in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
-                stride, span = _stride(atom, dim)
-                seconds += float(cost.rearrange_seconds(atom.nbytes, atom.itemsize, stride, span, in_tiles=True))
+                stride, span = _stride(atom, row)
+                seconds += float(_copied_seconds(cost, atom.nbytes, atom.itemsize, stride, span))
         return seconds
     moved, written = _bytes_moved(op, work), _bytes(op, (), work.cold_writes)
     cold = _bytes(op, work.cold_reads, ()) + written
     total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding, written)
-    if work.turned is not None:
+    if work.turned:
         total = total + _turning_seconds(cost, op, *_stride(op.operands[0], work.turned))
     return float(total) + _launch_seconds(cost, work)
+
+
+def _copied_seconds(cost: MeshCost, nbytes: Amount, itemsize: int, stride: Amount, span: Amount) -> np.ndarray:
+    """Seconds of an operand's copy in another order, tile by tile as far as only this is known."""
+    return cost.rearrange_seconds(nbytes, itemsize, stride, span, in_tiles=True, near_share=OPERANDS_IN_TILES)
 
 
 def _turning_seconds(cost: MeshCost, op: Op, stride: Amount, span: Amount) -> Amount:
@@ -225,15 +232,15 @@ def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:
     return value.nbytes / counts[:, factors].prod(axis=1)
 
 
-def _local_stride(atom: Atom, dims: Dims, dim: int, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`[S]` bytes from one element to the next along a dimension, and over all of the dimension."""
-    stride, span = _stride(atom, dim)
-    behind = [factor for each in dims[dim + 1 :] for factor in each]
-    return stride / counts[:, behind].prod(axis=1), span / counts[:, [*dims[dim], *behind]].prod(axis=1)
+def _local_stride(atom: Atom, dims: Dims, row: Sequence[int], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`[S]` bytes from one element to the next along the last of the dimensions, and over all of them."""
+    stride, span = _stride(atom, row)
+    behind = [factor for each in dims[row[-1] + 1 :] for factor in each]
+    along = [factor for dim in row for factor in dims[dim]]
+    return stride / counts[:, behind].prod(axis=1), span / counts[:, [*along, *behind]].prod(axis=1)
 
 
-def _stride(atom: Atom, dim: int) -> tuple[float, float]:
-    """Bytes of the whole array from one element to the next along a dimension, and over all of the dimension."""
+def _stride(atom: Atom, row: Sequence[int]) -> tuple[float, float]:
+    """The same of the whole array."""
     itemsize = atom.itemsize if isinstance(atom, Value) else aval_of(atom).dtype.itemsize
-    shape = aval_of(atom).shape
-    return float(math.prod(shape[dim + 1 :]) * itemsize), float(math.prod(shape[dim:]) * itemsize)
+    return stride_and_span(aval_of(atom).shape, row, itemsize)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
 from costmodel.model import MeshCost
-from costmodel.topology import Device
+from costmodel.topology import Device, spread_bytes
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak, peak
@@ -79,21 +79,71 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead -= _unassembled_seconds(over_time)
     overhead += sum(map(shifted_seconds, over_time.kernels.values()))
-    overhead += _untiled_seconds(over_time)
+    overhead += _turning_seconds(cost.device, over_time)
     overhead += _copied_seconds(cost.device, over_time)
     overhead += _idle_seconds(cost, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
 
 
-def _untiled_seconds(over_time: Timeline) -> float:
-    """What kernels take longer that are not computed tile by tile."""
-    roots = ((kernel, kernel[-1]) for kernels in over_time.kernels.values() for kernel in kernels)
+def _turning_seconds(device: Device, over_time: Timeline) -> float:
+    """What copies in another order take beside their prices, where their kernels are not computed tile by tile."""
+    kernels = (kernel for kernels in over_time.kernels.values() for kernel in kernels)
+    turning = ((kernel, [one for one in kernel if one.turn is not None]) for kernel in kernels)
     return sum(
-        root.count * root.untiled_seconds
-        for kernel, root in roots
-        if root.untiled_seconds and not all(map(_in_tiles, kernel))
+        kernel[-1].count * _longer_from_afar(device, kernel, copies)
+        for kernel, copies in turning
+        if copies and not all(map(_in_tiles, kernel))
     )
+
+
+def _longer_from_afar(device: Device, kernel: Sequence[Instruction], copies: Sequence[Instruction]) -> float:
+    """Of a kernel: the lines of all arrays that its copies read elements of from afar want a place in the cache.
+
+    Where there is one for all, reading several arrays for an element takes little more than reading one.
+    """
+    reads = [(copy, stride, span) for copy in copies for stride, span in _from_afar(copy, kernel)]
+    spread = sum(float(spread_bytes(stride, span)) for copy, stride, span in reads if _turns(copy, stride))
+    near, far = dict.fromkeys(copies, 0.0), dict.fromkeys(copies, 0.0)
+    for copy, stride, span in reads:
+        itemsize = copy.operands[0].itemsize
+        beside = spread - float(spread_bytes(stride, span))
+        at_hand = float(device.rearranging_seconds(stride, itemsize, 0.0))
+        near[copy] = max(near[copy], at_hand)
+        far[copy] += float(device.rearranging_seconds(stride, itemsize, span, beside_bytes=beside)) - at_hand
+    return sum(
+        copy.operands[0].nbytes / copy.operands[0].itemsize * (near[copy] + far[copy]) - copy.turn.seconds
+        for copy in copies
+        if copy.turn is not None
+    )
+
+
+def _turns(copy: Instruction, stride: float) -> bool:
+    """Whether what a copy has in a row does not lie in one."""
+    return stride > copy.operands[0].itemsize
+
+
+def _from_afar(copy: Instruction, kernel: Sequence[Instruction]) -> Iterator[tuple[float, float]]:
+    """The stride and span of each array in memory that a kernel reads for a copy of its elements in another order.
+
+    What it slices lies as far apart as in the whole.
+    """
+    assert copy.turn is not None
+    makers = {array: one for one in kernel for array in one.results}
+    row, stride, span, _ = copy.turn
+    waiting = [(copy.operands[0], 1.0)]
+    seen = set(copy.operands)
+    while waiting:
+        array, wider = waiting.pop()
+        made_of = makers[array].operands if array in makers else ()
+        whole = [one for one in made_of if len(one.shape) == len(array.shape) and one.nbytes >= array.nbytes]
+        if not whole:  # in memory, or put together of what is
+            yield wider * stride, wider * span
+        for one in dict.fromkeys(one for one in whole if one not in seen):
+            behind = slice(row[-1] + 1, None) if row else slice(0, 0)
+            sliced = math.prod(one.shape[behind]) / max(1, math.prod(array.shape[behind]))
+            waiting.append((one, wider * sliced))
+        seen.update(whole)
 
 
 def _unassembled_seconds(over_time: Timeline) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from planner.decisions import Home
 from planner.graph import Body, Op, Value
+from planner.rearrange import Turn
 from planner.traits import Traits
 
 ALIGNED_BYTES = 64
@@ -91,8 +92,7 @@ class Instruction:
         again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
         shifted_seconds: beside, for each kernel that reads what it makes at other places than it writes to; see
             `planner.pieces.shifted_seconds`.
-        untiled_seconds: beside `seconds`, where the kernel that it ends is not computed tile by tile; see
-            `planner.traits.in_tiles`.
+        turn: of a copy that has elements in another order, how it reads them; None of all else.
         collectives: what it communicates, all times together.
         scratch_bytes: what it needs beside operands and results while it runs.
         shares: for each result, the position of the operand whose memory it takes over if that ends here, or None.
@@ -109,7 +109,7 @@ class Instruction:
     seconds: float = 0.0
     again_seconds: float = 0.0
     shifted_seconds: float = 0.0
-    untiled_seconds: float = 0.0
+    turn: Turn | None = None
     collectives: tuple[Collective, ...] = ()
     scratch_bytes: float = 0.0
     shares: tuple[int | None, ...] = ()

@@ -6,14 +6,33 @@ first and the features last (xla/service/cpu/conv_canonicalization.cc), and roll
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from planner.graph import Op, aval_of
 from planner.traits import joined_apart
 
 
-def rearranged(op: Op, row: int | None = None) -> Mapping[int, int]:
-    """The positions of those operands, each with the dimension that the copy has innermost.
+class Turn(NamedTuple):
+    """How a copy that has elements in another order reads them.
+
+    Attributes:
+        row: of the operand, the dimensions over which elements come to lie in a row, the innermost last; none where it
+            does not lie in memory in the order of its shape.
+        stride_bytes: from one of them to the next, where they lie.
+        span_bytes: over how many they lie.
+        seconds: that the copy's price has beside moving it.
+    """
+
+    row: tuple[int, ...]
+    stride_bytes: float
+    span_bytes: float
+    seconds: float
+
+
+def rearranged(op: Op, row: int | None = None) -> Mapping[int, tuple[int, ...]]:
+    """The positions of those operands, each with the dimensions over which elements come to lie in a row.
 
     Args:
         row: see `planner.traits.joined_apart`.
@@ -31,19 +50,22 @@ def rearranged(op: Op, row: int | None = None) -> Mapping[int, int]:
             1: (*numbers.rhs_spec[2:], numbers.rhs_spec[1], numbers.rhs_spec[0]),
         }
     elif op.name == "roll" and joined_apart(op, row):
-        return {0: len(aval_of(op.operands[0]).shape) - 1}
+        return {0: (len(aval_of(op.operands[0]).shape) - 1,)}
     else:
         return {}
-    larges = {position: _large(order, aval_of(op.operands[position]).shape) for position, order in orders.items()}
-    return {position: large[-1] for position, large in larges.items() if large != sorted(large)}
+    rows = {position: _row(order, aval_of(op.operands[position]).shape) for position, order in orders.items()}
+    return {position: row for position, row in rows.items() if row}
 
 
-def innermost(op: Op) -> int | None:
-    """The dimension of a transposition's operand that its result has innermost; None where nothing is turned."""
-    if op.name != "transpose":
-        return None
-    large = _large(op.params["permutation"], aval_of(op.operands[0]).shape)
-    return large[-1] if large != sorted(large) else None
+def turned(op: Op) -> tuple[int, ...]:
+    """The dimensions of a transposition's operand over which elements come to lie in a row; none if nothing turns."""
+    return _row(op.params["permutation"], aval_of(op.operands[0]).shape) if op.name == "transpose" else ()
+
+
+def stride_and_span(shape: Sequence[int], row: Sequence[int], itemsize: int) -> tuple[float, float]:
+    """Bytes of an array from one element to the next along the last of these dimensions, and over all of them."""
+    stride = math.prod(shape[row[-1] + 1 :]) * itemsize
+    return float(stride), float(stride * math.prod(shape[dim] for dim in row))
 
 
 def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], position: int) -> Sequence[int]:
@@ -57,6 +79,12 @@ def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], positio
     return (*batched, *free, *summed) if position == 0 else (*batched, *summed, *free)
 
 
-def _large(order: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The dimensions in this order that have elements to move: more than one."""
-    return [int(dim) for dim in order if shape[dim] > 1]
+def _row(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Of the dimensions in this order, those behind the one that lies innermost so far, or that one if it stays so.
+
+    What has one element only moves nothing. None if nothing moves.
+    """
+    large = [int(dim) for dim in order if shape[dim] > 1]
+    if large == sorted(large):
+        return ()
+    return tuple(large[large.index(max(large)) + 1 :]) or (large[-1],)

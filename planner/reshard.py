@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.model import MeshCost
 from planner.layout import Layout, axes_of, divides, shard_count, shard_shape
+from planner.rearrange import Turn
 
 StepKind = Literal["slice", "all-to-all", "collective-permute", "all-gather"]
 Mesh = tuple[tuple[str, int], ...]
@@ -290,6 +291,19 @@ class Resharder:
         elements = float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize, run * itemsize))
         return (rows, elements - rows) if run >= LONG_RUN else (elements, 0.0)
 
+    def turns(self, step: Step, shape: Sequence[int], itemsize: int) -> tuple[Turn | None, Turn | None]:
+        """How the copies of what is sent, and of what arrives, read elements; None where rows stay whole."""
+        if step.kind != "all-gather" or step.strided != "elements" or not self.transposes:
+            return None, None
+        *outer, columns = shard_shape(shape, step.layout, self.cost.axis_sizes)
+        rows, group = math.prod(outer), shard_count(step.axes, self.cost.axis_sizes)
+
+        def turn(row: tuple[int, ...], stride: int, count: int) -> Turn:
+            each = self.cost.device.rearranging_seconds(stride * itemsize, itemsize, count * stride * itemsize, True)
+            return Turn(row, stride * itemsize, count * stride * itemsize, count * stride * float(each))
+
+        return turn(tuple(range(len(outer))), columns // group, rows), turn((), rows, columns)
+
     def _copies_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -304,9 +318,8 @@ class Resharder:
         if step.strided == "elements":
             there = shape[-1] * itemsize / (np.asarray(columns) * group)
             back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
-        # As if elements lay over little: what lies over much the compiler may copy tile by tile; see docs/costs.md.
-        sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there, there)
-        return sent, self.cost.rearrange_seconds(nbytes, itemsize, back, back)
+        sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there, nbytes / group, in_tiles=True)
+        return sent, self.cost.rearrange_seconds(nbytes, itemsize, back, nbytes, in_tiles=True)
 
     def _slice_seconds(self, nbytes: np.ndarray) -> np.ndarray:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""

@@ -17,7 +17,7 @@ from planner.decisions import Decisions
 from planner.fusion import Kernel
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, root_of
 from planner.priority_fusion import kernels
-from planner.rearrange import innermost, rearranged
+from planner.rearrange import rearranged, turned
 from planner.rules import kernel_flops
 from planner.stages import CUMULATIVE
 from planner.traits import JOINS, REDUCTIONS, joined_apart, one_window, renames, traits
@@ -53,9 +53,9 @@ class Work:
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         window: pixels of a convolution's kernel; 0 of other ops.
         transposed: whether a contraction's left operand has what is summed over before its rows.
-        rearranged: positions of operands that are copied into another order first, each with the dimension that the
-            copy has innermost.
-        turned: the dimension of a transposition's operand that its result has innermost; or None.
+        rearranged: positions of operands that are copied into another order first, each with the dimensions over which
+            elements come to lie in a row.
+        turned: these of a transposition's operand; none of other ops.
         cold_reads, cold_writes: of these positions, those that the program touches first here: its arguments, and
             results that do not take over an argument's memory.
         crowding: how many times as many bytes as these all arguments and results have.
@@ -69,8 +69,8 @@ class Work:
     matmul: tuple[float, float, float] | None
     window: float
     transposed: bool
-    rearranged: Mapping[int, int]
-    turned: int | None
+    rearranged: Mapping[int, tuple[int, ...]]
+    turned: tuple[int, ...]
     cold_reads: tuple[int, ...]
     cold_writes: tuple[int, ...]
     crowding: float
@@ -161,7 +161,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
                 window(op),
                 transposed(op) and 0 not in copied,
                 copied,
-                innermost(op),
+                turned(op),
                 cold_reads,
                 cold_writes,
                 in_and_out / own if own else 1.0,

@@ -14,16 +14,17 @@ from dataclasses import replace
 
 from jax.extend.core import primitives as jex_primitives
 
+from costmodel.topology import OPERANDS_IN_TILES
 from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.fetch import REARRANGED, SLICED, Copies, Fetcher
-from planner.graph import TRANSPARENT, Body, Op, Value, invariants, root_of
+from planner.graph import TRANSPARENT, Body, Op, Value, aval_of, invariants, root_of
 from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.opcost import inner_collectives, whole_seconds
 from planner.program import Array, Collective, Instruction, Program, Written
-from planner.rearrange import rearranged
+from planner.rearrange import Turn, rearranged, stride_and_span
 from planner.scratch import op_scratch_bytes
 from planner.stages import LAST, Shapes, counted, stages
 from planner.traits import LIBRARY, MOVES, SLICE, Traits, renames, traits
@@ -121,12 +122,13 @@ class _Writer(Fetcher):
         fetched = list(fetched)
         shape = results[0].shape if results else ()
         turned = rearranged(op, shape[-1] if shape else None) if self.cost.backend == "cpu" else {}
-        for position, dim in turned.items():
+        for position, row in turned.items():
             if (array := fetched[position]) is not None:  # the compiler rearranges constants itself
                 copied = replace(array, name=f"copy for {op.name}", source=op.source, home=None, shared=False)
-                more = self.untiled_seconds(array, dim) if work is not None and work.matmul is not None else 0.0
+                multiplied = work is not None and work.matmul is not None
+                turn = self.turn(op, position, row, array.itemsize) if multiplied else None
                 copies = SLICED if op.name == "roll" else REARRANGED
-                self.append(lines, "copy", copies, (array,), (copied,), op.source, count, untiled_seconds=more)
+                self.append(lines, "copy", copies, (array,), (copied,), op.source, count, turn=turn)
                 fetched[position] = copied
         operands = [array for array in fetched if array is not None]
         steps = self.steps(op)
@@ -261,13 +263,16 @@ class _Writer(Fetcher):
         carry = [inputs[position] for position in going_round] if body is op.bodies[-1] else []
         return replace(program, carried=tuple(zip(outputs, carry, strict=False)))
 
-    def untiled_seconds(self, array: Array, innermost: int) -> float:
-        """What copying an array with this dimension innermost takes longer than tile by tile."""
-        itemsize = array.itemsize
-        stride = math.prod(array.shape[innermost + 1 :]) * itemsize
-        span = math.prod(array.shape[innermost:]) * itemsize
-        whole, tiled = (self.cost.rearrange_seconds(array.nbytes, itemsize, stride, span, how) for how in (False, True))
-        return float(whole - tiled)
+    def turn(self, op: Op, position: int, row: tuple[int, ...], itemsize: int) -> Turn:
+        """How the copy of an operand reads elements that come to lie in a row; it is priced as copied tile by tile."""
+        shape = aval_of(op.operands[position]).shape  # its array may be what was reshaped, which takes no memory
+        if op in self.decisions.members:
+            index, member = self.decisions.members[op]
+            layout = self.assignment.strategy(index).layout(member.dims(member.rule.operands[position]))
+            shape = shard_shape(shape, layout, self.sizes)
+        stride, span = stride_and_span(shape, row, itemsize)
+        each = self.cost.device.rearranging_seconds(stride, itemsize, span, True, OPERANDS_IN_TILES)
+        return Turn(row, stride, span, math.prod(shape) * float(each))
 
     def op_seconds(self, op: Op, work: Work) -> float:
         if op not in self.decisions.members:

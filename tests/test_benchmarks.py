@@ -17,7 +17,6 @@ from experiments.apart import Packed
 from experiments.bench_plans import Timed, verdict
 from experiments.cases import Case, Cases
 from experiments.child import ChildFailed, call_in_child
-from experiments.results import revision
 from experiments.workloads import workload
 from planner import plan
 from tests.problems import small_problem
@@ -107,40 +106,14 @@ def test_an_instance_is_solved_and_told_in_a_line(tmp_path: Path) -> None:
     assert failed["status"] == "failed: exit code 3"
 
 
-def test_predictions_of_another_revision_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the profile that this one fits to the same probes, of programs whose layouts change as the preset said."""
+def test_what_is_predicted_is_the_profile_s_price_of_layouts_that_the_preset_has_chosen() -> None:
     work, mesh = workload("heat-1d"), AbstractMesh((2, 4), ("x", "y"))
     first, last = (measured_model(f"cpu-2core-{maker}.json") for maker in ("amd", "intel"))
     chosen = plan(work.fn, work.example_args, mesh, cost_model=first)
-    record = {
-        "case": ["heat-1d", "2x4"],
-        "conditions": "today, revision elsewhere",
-        "planned_with": first.to_json(),
-        "profile": first.to_json(),
-        "probed": [[[3.0]], [[4.0]]],
-        "programs": [{"names": ["planned"], "samples": [1.0], "plan": chosen.to_json(), "predicted_seconds": 7.0}],
-    }
-
-    def in_child(function: object, mesh: str, rounds: object, **_: object) -> str:
-        assert (function, mesh, rounds) == (bench_predict.fitted, "2x4", record["probed"])
-        return last.to_json()
-
-    monkeypatch.setattr(bench_predict, "call_in_child", in_child)
-    again = bench_predict.repriced(json.loads(json.dumps(record)))
-    assert again["programs"][0]["predicted_seconds"] == chosen.repriced(last).prediction.step_seconds
-    assert again["conditions"] == f"today, revision elsewhere, predicted at revision {revision()}"
-    here = record | {"conditions": f"today, revision {revision()}"}
-    assert bench_predict.repriced(here) is here
-    assert bench_predict.repriced({"case": ["mlp", "8"], "conditions": "", "failure": "exit code 3"})["failure"]
-
-
-def test_what_was_timed_beside_other_probes_is_not_repriced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise ChildFailed("ValueError: zip() argument 2 is shorter", "error")
-
-    monkeypatch.setattr(bench_predict, "call_in_child", fails)
-    record = {"case": ["mlp", "2x4"], "conditions": "revision elsewhere", "probed": [[[5.0]]]}
-    assert "other probes: ValueError" in bench_predict.repriced(record)["failure"]
+    program = {"names": ["planned"], "samples": [1.0], "plan": chosen.to_json()}
+    found = bench_predict.predicted(("heat-1d", "2x4"), [program], first.to_json(), last.to_json())
+    (timed,) = found["programs"]
+    assert timed == {**program, "predicted_seconds": chosen.repriced(last).prediction.step_seconds}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import FAR, IN_TILES, LINE_BYTES, REARRANGING, Eager, MemorySample
+from costmodel.topology import FAR, REARRANGING, Eager, MemorySample, spread_bytes
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 
@@ -94,8 +94,8 @@ def test_elements_a_large_power_of_two_apart_are_slow_to_rearrange() -> None:
     strides = np.array([8, 24, 512, 1000, 1024, 3072, 2048, 6144, 4096, 12288, 65536])
     assert device.rearranging_seconds(strides, 8, strides).tolist() == [1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 5]
     assert replace(device, element_seconds={}).rearranging_seconds(strides, 8, strides).tolist() == [0] * 11
-    in_tiles = device.rearranging_seconds(strides, 8, strides, in_tiles=True)
-    assert (in_tiles / device.rearranging_seconds(strides, 8, strides)).tolist() == [1.0] + [IN_TILES] * 10
+    shares = device.rearranging_seconds(strides, 8, strides, near_share=0.25)
+    assert (shares / device.rearranging_seconds(strides, 8, strides)).tolist() == [1.0] + [0.25] * 10
 
 
 def test_elements_that_a_cache_has_no_places_for_together_are_read_from_behind_it() -> None:
@@ -110,7 +110,10 @@ def test_elements_that_a_cache_has_no_places_for_together_are_read_from_behind_i
     assert [far(rows, 4096) for rows in (1, 256, 512, 1024, 4096)] == [0, 0, 5, 25, 25]
     assert far(512, 4096) == far(2048, 1024) == far(8192, 256) == far(2048, 3072) == far(512, 65536) == 5
     assert 5 < far(768, 4096) < 25
-    assert far(1024, 4096, in_tiles=True) == 25 * 4 / LINE_BYTES
+    assert [far(rows, 4096, in_tiles=True) for rows in (256, 512, 1024, 4096)] == [0, 5, 5, 5]
+    beside = float(spread_bytes(4096, 256 * 4096))
+    assert float(device.rearranging_seconds(4096, 4, 256 * 4096, beside_bytes=beside) - 3) == far(512, 4096)
+    assert float(device.rearranging_seconds(4, 4, 2**24, beside_bytes=2.0**24)) == 0
     assert float(device.rearranging_seconds(4, 4, 2**24)) == 0  # rows stay whole
     unmeasured = replace(device, element_seconds={name: seconds[name] for name in REARRANGING})
     assert float(unmeasured.rearranging_seconds(4096, 4, 2**24)) == 3
