@@ -171,9 +171,8 @@ class Device:
         >>> [float(slow.rearranging_seconds(stride, 4, 2**20)) for stride in (4, 1280, 6144)]
         [0.0, 3e-09, 9e-09]
         """
-        strides = np.rint(stride_bytes).astype(np.int64)
-        power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
-        place = np.where(strides <= itemsize, 0, np.clip(power - 8, 1, 4)).astype(int)
+        strides, powers = _powers(stride_bytes)
+        place = np.where(strides <= itemsize, 0, np.clip(powers - 8, 1, 4)).astype(int)
         classes = np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])
         near = np.where(place, near_share, 1.0) * classes[place]
         spread = spread_bytes(stride_bytes, span_bytes) + beside_bytes
@@ -226,10 +225,15 @@ def spread_bytes(stride_bytes: ArrayLike, span_bytes: ArrayLike) -> np.ndarray:
     >>> float(spread_bytes(8192, 512 * 8192)) / 2**20  # lines at multiples of a page, wherever the pages lie
     2.0
     """
-    strides = np.rint(stride_bytes).astype(np.int64)
-    power = np.log2(np.maximum(strides & -strides, 1))  # of two, the largest that divides the stride
+    strides, powers = _powers(stride_bytes)
     # Where pages lie in memory, which is anywhere, decides about the places of what lies further apart.
-    return np.asarray(np.asarray(span_bytes) * 2.0 ** np.minimum(power, 12) / np.maximum(strides, 1))
+    return np.asarray(np.asarray(span_bytes) * 2.0 ** np.minimum(powers, 12) / np.maximum(strides, 1))
+
+
+def _powers(stride_bytes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Strides as whole numbers, and log2 of the largest power of two that divides each."""
+    strides = np.rint(stride_bytes).astype(np.int64)
+    return strides, np.log2(np.maximum(strides & -strides, 1))
 
 
 def _moving(curve: tuple[MemorySample, ...], nbytes: np.ndarray, among: np.ndarray) -> np.ndarray:

@@ -154,29 +154,18 @@ class Calibration:
             self._goes.append(int(np.clip(ROUND_SECONDS / (time.perf_counter() - start), 1, MOST_GOES)))
             self._timed.append(once)
 
-    @property
-    def timers(self) -> list[Callable[[], None]]:
-        """The goes of a round, to be had in any order; of what is compared go by go, one right after the other."""
-
-        def timer(numbers: Sequence[int]) -> Callable[[], None]:
-            def go() -> None:
-                for number in numbers:
-                    self._samples[number].append(self._timed[number]())
-
-            return go
-
+    def time_round(self) -> None:
+        """Times each compiled probe, short ones in goes; what is compared go by go, one right after the other."""
         waits = [f"after {products} products" for products, _ in self._waits]
         partings = [f"groups of {group_size}" for group_size, _ in self._partings]
         before = range(len(self) - len(waits) - len(partings) - len(self._calls))
         names = [*before, *waits, *partings, *self._calls]
         groups = [list(numbers) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
         goes = [min(self._goes[number] for number in numbers) for numbers in groups]
-        return [timer(group) for go in range(MOST_GOES) for group, most in zip(groups, goes, strict=True) if go < most]
-
-    def time_round(self) -> None:
-        """Times each compiled probe, short ones several times."""
-        for timer in self.timers:
-            timer()
+        for go in range(MOST_GOES):
+            for numbers, most in zip(groups, goes, strict=True):
+                for number in numbers if go < most else ():
+                    self._samples[number].append(self._timed[number]())
 
     @property
     def samples(self) -> tuple[tuple[float, ...], ...]:

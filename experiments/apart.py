@@ -41,12 +41,6 @@ class Packed:
     executable: tuple[Any, ...]
     ties: tuple[int | None, ...]
 
-    @property
-    def bytes(self) -> int:
-        """Of the executable."""
-        serialized, *_ = self.executable
-        return len(serialized)
-
 
 def packed(program: Program) -> Packed:
     """The program, to be sent to another process."""

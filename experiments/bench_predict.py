@@ -93,7 +93,11 @@ def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any
 
 
 def compile_case(workload_name: str, mesh: str) -> dict[str, Any]:
-    """The programs of a case, compiled. Runs in a process of its own."""
+    """The programs of a case, compiled. Runs in a process of its own.
+
+    It keeps nothing that it compiles for the next: an executable that comes from there cannot be sent on, for XLA's CPU
+    client loses some of its functions the second time.
+    """
     offer_devices(mesh)
     chosen_by = default_cost_model(device_mesh(shape(mesh)))
     _, planned = planned_case(workload_name, mesh, chosen_by)

@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from planner.graph import Op, aval_of
 from planner.traits import joined_apart
 
@@ -66,6 +69,19 @@ def stride_and_span(shape: Sequence[int], row: Sequence[int], itemsize: int) -> 
     """Bytes of an array from one element to the next along the last of these dimensions, and over all of them."""
     stride = math.prod(shape[row[-1] + 1 :]) * itemsize
     return float(stride), float(stride * math.prod(shape[dim] for dim in row))
+
+
+def gathered_strides(
+    shape: Sequence[int], itemsize: int, group: float, shards: ArrayLike, columns: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes from one element to the next, for the copies of what an all-gather sends of the last dimension, and brings.
+
+    Args:
+        group: how many devices gather.
+        shards, columns: into how many parts all, and the last dimension, are split then.
+    """
+    wide = np.asarray(columns, dtype=float)
+    return shape[-1] * itemsize / (wide * group), math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / wide)
 
 
 def _dot_order(rank: int, summed: Sequence[int], batched: Sequence[int], position: int) -> Sequence[int]:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.model import MeshCost
 from planner.layout import Layout, axes_of, divides, shard_count, shard_shape
-from planner.rearrange import Turn
+from planner.rearrange import Turn, gathered_strides
 
 StepKind = Literal["slice", "all-to-all", "collective-permute", "all-gather"]
 Mesh = tuple[tuple[str, int], ...]
@@ -295,14 +295,15 @@ class Resharder:
         """How the copies of what is sent, and of what arrives, read elements; None where rows stay whole."""
         if step.kind != "all-gather" or step.strided != "elements" or not self.transposes:
             return None, None
-        *outer, columns = shard_shape(shape, step.layout, self.cost.axis_sizes)
-        rows, group = math.prod(outer), shard_count(step.axes, self.cost.axis_sizes)
+        arrived = math.prod(shape) * itemsize / step.shards
+        sent = arrived / shard_count(step.axes, self.cost.axis_sizes)
 
-        def turn(row: tuple[int, ...], stride: int, count: int) -> Turn:
-            each = self.cost.device.rearranging_seconds(stride * itemsize, itemsize, count * stride * itemsize, True)
-            return Turn(row, stride * itemsize, count * stride * itemsize, count * stride * float(each))
+        def turn(row: tuple[int, ...], stride: float, nbytes: float) -> Turn:
+            each = self.cost.device.rearranging_seconds(stride, itemsize, nbytes, in_tiles=True)
+            return Turn(row, stride, nbytes, nbytes / itemsize * float(each))
 
-        return turn(tuple(range(len(outer))), columns // group, rows), turn((), rows, columns)
+        there, back = map(float, gathered_strides(shape, itemsize, arrived / sent, step.shards, step.columns))
+        return turn(tuple(range(len(shape) - 1)), there, sent), turn((), back, arrived)
 
     def _copies_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
@@ -316,8 +317,7 @@ class Resharder:
         group = shard_count(step.axes, self.cost.axis_sizes)
         there = back = np.full_like(nbytes, itemsize)
         if step.strided == "elements":
-            there = shape[-1] * itemsize / (np.asarray(columns) * group)
-            back = math.prod(shape[:-1]) * itemsize / (np.asarray(shards) / np.asarray(columns))
+            there, back = gathered_strides(shape, itemsize, group, shards, columns)
         sent = self.cost.rearrange_seconds(nbytes / group, itemsize, there, nbytes / group, in_tiles=True)
         return sent, self.cost.rearrange_seconds(nbytes, itemsize, back, nbytes, in_tiles=True)
 
