@@ -295,15 +295,15 @@ class Resharder:
         """How the copies of what is sent, and of what arrives, read elements; None where rows stay whole."""
         if step.kind != "all-gather" or step.strided != "elements" or not self.transposes:
             return None, None
+        group = shard_count(step.axes, self.cost.axis_sizes)
         arrived = math.prod(shape) * itemsize / step.shards
-        sent = arrived / shard_count(step.axes, self.cost.axis_sizes)
 
         def turn(row: tuple[int, ...], stride: float, nbytes: float) -> Turn:
             each = self.cost.device.rearranging_seconds(stride, itemsize, nbytes, in_tiles=True)
             return Turn(row, stride, nbytes, nbytes / itemsize * float(each))
 
-        there, back = map(float, gathered_strides(shape, itemsize, arrived / sent, step.shards, step.columns))
-        return turn(tuple(range(len(shape) - 1)), there, sent), turn((), back, arrived)
+        there, back = map(float, gathered_strides(shape, itemsize, group, step.shards, step.columns))
+        return turn(tuple(range(len(shape) - 1)), there, arrived / group), turn((), back, arrived)
 
     def _copies_alike(
         self, step: Step, shape: Sequence[int], itemsize: int, shards: ArrayLike, columns: ArrayLike
