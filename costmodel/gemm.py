@@ -10,8 +10,7 @@ cores is no better on XLA's measurements as a whole, and jumps where a planner w
 
 A CPU's core packs its operands before it multiplies, l and r seconds an element of the left and the right one: with
 few rows, or where the left operand is transposed, that is much of the time. On one core o is 0, and l and r say all
-that h would. The core waits for each of the elements beyond those that its cache holds (e) for s seconds: 32 rows times
-weights of 4 MiB take 6 to 8 times as long as times 1 MiB.
+that h would. The core waits for each of the elements beyond those that its cache holds (e) for s seconds.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ ON_UNITS = {"half_rate_size": 16.0, "half_rate_outputs": 1e5}
 wants some 10⁵ elements of a result."""
 ON_A_CORE = {
     "cached_elements": 2.0**18,
-    "overflow_seconds": 5e-9,
+    "overflow_seconds": 1e-9,
     "left_packing_seconds": 2e-9,
     "right_packing_seconds": 2e-9,
 }
-"""The same. A core's cache is about a megabyte; memory answers after a hundred nanoseconds, with a line of 16."""
+"""The same. A core's cache is about a megabyte; several lines of 16 elements are on their way from memory at a time, which
+answers after a hundred nanoseconds."""
 SUM_HIDING_ITS_START = 64.0
 
 
