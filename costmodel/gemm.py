@@ -37,8 +37,8 @@ ON_A_CORE = {
     "left_packing_seconds": 2e-9,
     "right_packing_seconds": 2e-9,
 }
-"""The same. A core's cache is about a megabyte; several lines of 16 elements are on their way from memory at a time, which
-answers after a hundred nanoseconds."""
+"""The same. A core's cache is about a megabyte; several lines of 16 elements are on their way from memory at a time,
+which answers after a hundred nanoseconds."""
 SUM_HIDING_ITS_START = 64.0
 
 

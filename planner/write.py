@@ -23,6 +23,7 @@ from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.opcost import inner_collectives, whole_seconds
+from planner.permuted import copied_before_permutations
 from planner.program import Array, Collective, Instruction, Program, Written
 from planner.rearrange import Turn, rearranged, stride_and_span
 from planner.scratch import op_scratch_bytes
@@ -59,7 +60,11 @@ class _Writer(Fetcher):
     ) -> Program:
         lines.wanted += lines.kept
         self.append(lines, "return", LIBRARY, [array for array in outputs if array is not None], (), source, count)
-        return Program(tuple(inputs), tuple(lines.instructions), tuple(outputs))
+        moved = copied_before_permutations(lines.instructions)
+        if moved:
+            self.fetches = [replace(each, reader=moved.get(each.reader, each.reader)) for each in self.fetches]
+        instructions = (moved.get(one, one) for one in lines.instructions)
+        return Program(tuple(inputs), tuple(instructions), tuple(outputs))
 
     def run(self, body: Body, count: float, lines: Lines) -> list[Array | None]:
         """Writes a body that runs `count` times; returns its outputs."""
