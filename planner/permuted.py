@@ -10,10 +10,11 @@ from planner.program import Array, Instruction
 
 
 def copied_before_permutations(instructions: Sequence[Instruction]) -> dict[Instruction, Instruction]:
-    """The copies that have elements in another order for what gathers them, and the permutations that brought those.
+    """The copies that have elements in another order for an all-gather, and the permutations that brought those.
 
-    A permutation does not care for the order in memory: XLA's layout assignment carries the one that its only reader
-    wants through it, and what makes its operand writes that (openxla/xla: xla/service/layout_assignment.cc).
+    A permutation does not care for the order in memory: XLA's layout assignment carries the one that a collective wants
+    through it, if nothing else reads it, and what makes its operand writes that (openxla/xla:
+    xla/service/layout_assignment.cc). What a product wants is a transposition of its own, which stays where it is.
 
     Returns:
         for each of both, the instruction that stands in its place: the copy for the permutation, and it for the copy.
@@ -22,9 +23,10 @@ def copied_before_permutations(instructions: Sequence[Instruction]) -> dict[Inst
     permutations: dict[Array, Instruction] = {
         one.results[0]: one for one in instructions if one.name == "collective-permute" and readers[one.results[0]] == 1
     }
+    gathered = {array for one in instructions if one.name == "all-gather" for array in one.operands}
     moved: dict[Instruction, Instruction] = {}
     for copy in instructions:
-        if copy.op is None and copy.turn is not None and copy.operands[0] in permutations:
+        if copy.turn is not None and copy.results[0] in gathered and copy.operands[0] in permutations:
             permutation = permutations[copy.operands[0]]
             turned = replace(copy.operands[0], name=copy.results[0].name)
             moved[permutation] = replace(copy, operands=permutation.operands, results=(turned,))
