@@ -113,16 +113,19 @@ class MeshCost:
         """
         return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
 
-    def waiting_seconds(self, axes: Collection[str], held_up: Collection[str], computed: float) -> float:
+    def waiting_seconds(
+        self, axes: Collection[str], held_up: Collection[str], computed: float, begun: float = 0.0
+    ) -> float:
         """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`.
 
         Args:
             held_up: the axes over which devices wait, those of the group among them.
+            begun: seconds that each computed before, from the call until some first waited for each other.
         """
         if self.waits is None:
             return 0.0
         group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
-        return self.waits.seconds(group_size, waiting, self.device_count, computed)
+        return self.waits.seconds(group_size, waiting, self.device_count, computed, begun)
 
     def parting_seconds(self, kind: str, axes: Collection[str]) -> float:
         """Seconds that devices of different groups wait for each other when they meet after one such collective."""

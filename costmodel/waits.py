@@ -6,7 +6,10 @@ the last of them. But while the devices of one group wait, those of the others h
 too, for they have waited for some of the group: only the share in all devices of those that are held up is lost.
 
 What a group waits at least is measured apart: once its devices have computed for a while, their threads sleep until the
-last has come, and have to wake, where after nothing computed they still look out for it.
+last has come, and have to wake, where after nothing computed they still look out for it. At the first collective of a
+call, or at the end of one without, it is all that is waited, however long was computed: the devices were started one
+after the other, and the system lets those that run go on until they are done. Who was late by chance is late only
+between two collectives, after which all are let go at once.
 
 Collectives over fewer than all devices let go of one group sooner than of another, too. The groups may be apart for
 long, since each goes on alone; they wait, some microseconds, when devices of several meet in the next collective. That
@@ -37,10 +40,19 @@ class Waits:
     late_seconds: tuple[float, ...]
     least_seconds: Mapping[int, float] = field(default_factory=dict, hash=False)
 
-    def seconds(self, group_size: int, held_up: int, device_count: int, computed: float) -> float:
+    def least(self, group_size: int, computed: float) -> float:
+        """Seconds that a group waits at least after so many of computing.
+
+        Linear in log2 of the size between those that were measured, and down to a device that is alone.
+        """
+        sizes, seconds = zip(*sorted({1: 0.0, **self.least_seconds}.items()), strict=True)
+        long = min(1.0, computed / self.computed_seconds[0])
+        return long * float(np.interp(np.log2(group_size), np.log2(sizes), seconds))
+
+    def seconds(self, group_size: int, held_up: int, device_count: int, computed: float, begun: float = 0.0) -> float:
         """Seconds that a group waits for its last device after so many of computing.
 
-            max(least_seconds, held_up / device_count · lateness(group_size) · late_seconds)
+            max(least, held_up / device_count · lateness(group_size) · late_seconds)
 
         Between what was measured, and down to none, along straight lines; beyond, late_seconds go with the root of what
         was computed, as in a random walk.
@@ -48,33 +60,24 @@ class Waits:
         Args:
             held_up: how many devices wait, those of the group among them.
             device_count: of all groups together.
+            begun: seconds of computing before, from the call until some first waited, which make nobody late.
 
         >>> round(Waits((1e-3, 4e-3), (1e-4, 2e-4)).seconds(8, 8, 8, 16e-3) * 1e3, 2)
         0.57
         """
         long = max(1.0, computed / self.computed_seconds[-1])
-        late = math.sqrt(long) * np.interp(computed, (0.0, *self.computed_seconds), (0.0, *self.late_seconds))
-        least = min(1.0, computed / self.computed_seconds[0]) * self._least(group_size)
-        return max(least, held_up / device_count * lateness(group_size) * float(late))
+        late = math.sqrt(long) * float(np.interp(computed, (0.0, *self.computed_seconds), (0.0, *self.late_seconds)))
+        return max(self.least(group_size, computed + begun), held_up / device_count * lateness(group_size) * late)
 
     def computed(self, device_count: int, taken: float) -> float:
-        """Seconds of computing, after which the wait for the last of all devices makes it so many that were `taken`.
+        """Seconds of computing, with which a call takes so many, in which nobody waits but for the last at its end.
 
-        >>> waits = Waits((1e-3, 4e-3), (1e-4, 2e-4))
-        >>> [round(waits.computed(8, c + waits.seconds(8, 8, 8, c)) * 1e3, 6) for c in (0.5e-3, 2e-3, 9e-3)]
-        [0.5, 2.0, 9.0]
+        >>> waits = Waits((1e-3,), (1e-4,), {8: 0.2e-3})
+        >>> [round(waits.computed(8, c + waits.least(8, c)) * 1e3, 6) for c in (0.5e-3, 1e-3, 9e-3)]
+        [0.5, 1.0, 9.0]
         """
-        waited = [self.seconds(device_count, device_count, device_count, each) for each in self.computed_seconds]
-        ends = np.add(self.computed_seconds, waited)
-        if taken <= ends[-1]:
-            return float(np.interp(taken, (0.0, *ends), (0.0, *self.computed_seconds)))
-        walk = waited[-1] / math.sqrt(self.computed_seconds[-1])
-        return ((math.sqrt(walk**2 + 4 * taken) - walk) / 2) ** 2
-
-    def _least(self, group_size: int) -> float:
-        """Linear in log2 of the size between those that were measured, and down to a device that is alone."""
-        sizes, seconds = zip(*sorted({1: 0.0, **self.least_seconds}.items()), strict=True)
-        return float(np.interp(np.log2(group_size), np.log2(sizes), seconds))
+        longest = self.least(device_count, self.computed_seconds[0])
+        return max(taken - longest, taken / (1.0 + longest / self.computed_seconds[0]))
 
 
 def lateness(group_size: int) -> float:

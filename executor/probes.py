@@ -182,9 +182,10 @@ def collective_probe(
     was. All-to-alls are those that resharding makes, there and back in one array, with the rearranging of what is sent
     and what arrives.
 
-    Groups of neighbours and groups of devices as far apart as can be take turns, as along one axis of a mesh and along
-    another. Devices that share cores and meet the same ones again and again are handed a core of their group's
-    own sooner or later, and four then take half as long, which happens in no program of several axes.
+    All the ways in which groups lie along an axis of a mesh take turns; see `placements`. Devices that share cores and
+    meet the same ones again and again are handed a core of their group's own sooner or later, and take a half or a
+    third as long then, which happens in no program of several axes. Of eight devices, pairs of neighbours and pairs as
+    far apart as can be do not suffice: two of each are four devices that never meet the others.
 
     Args:
         nbytes: of the larger side, per device; rounded to what can be split.
@@ -194,12 +195,12 @@ def collective_probe(
     size = nbytes // 4 // group_size
     if kind == "all-to-all":
         return _resharding_probe(group_size, size, device_count)
-    near = np.arange(device_count).reshape(-1, group_size)
-    far = np.arange(device_count).reshape(group_size, -1).T
+    turns = placements(group_size, device_count if alternate else group_size)
+    grid = np.arange(device_count).reshape
+    in_turn = [grid(-1, group_size, apart).swapaxes(1, 2).reshape(-1, group_size) for apart in turns]
     given = size if kind == "all-gather" else size * group_size
     brought = size if kind == "reduce-scatter" else size * group_size
-    in_turn = [near, far if alternate else near]
-    in_turn *= max(1, min(sizes.most_kept, sizes.kept_bytes // (4 * brought)) // len(in_turn))
+    in_turn *= max(2, min(sizes.most_kept, sizes.kept_bytes // (4 * brought))) // len(in_turn) or 1
 
     def step(*arrays: jax.Array) -> Arrays:
         results = [arrays[-1]]
@@ -210,6 +211,15 @@ def collective_probe(
 
     shapes = ((brought,),) * len(in_turn)
     return LoopProbe(step, shapes, group_size=device_count, repetitions=len(in_turn), moved_bytes=4.0 * given)
+
+
+def placements(group_size: int, device_count: int) -> list[int]:
+    """How far apart the devices of a group can be along an axis of a mesh, from neighbours on.
+
+    >>> placements(2, 8), placements(4, 8), placements(8, 8)
+    ([1, 2, 4], [1, 2], [1])
+    """
+    return [apart for apart in range(1, device_count // group_size + 1) if device_count // group_size % apart == 0]
 
 
 def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
@@ -231,25 +241,26 @@ def _communicated(kind: str, x: jax.Array, groups: np.ndarray) -> jax.Array:
 def _resharding_probe(group_size: int, size: int, device_count: int) -> LoopProbe:
     """From the first dimension of each group's matrix to its second and back; a device sends so many elements to each.
 
-    The matrices are about square. The groups, near and far, are those of an axis of two meshes of the same devices.
+    The matrices are about square. The groups are those of an axis of as many meshes as there are `placements`.
     """
     rows = max(1, 2 ** ((size * group_size**2).bit_length() // 2) // group_size)
     columns = group_size * max(1, size // rows)
-    auto = (AxisType.Auto, AxisType.Auto)
-    near = AbstractMesh((device_count // group_size, group_size), ("others", "group"), axis_types=auto)
-    far = AbstractMesh((group_size, device_count // group_size), ("group", "others"), axis_types=auto)
+    turns = placements(group_size, device_count)
+    names, kinds = ("outer", "group", "inner"), (AxisType.Auto,) * 3
 
     def step(x: jax.Array) -> Arrays:
-        for mesh in (near, far):
+        for apart in turns:
+            mesh = AbstractMesh((device_count // group_size // apart, group_size, apart), names, axis_types=kinds)
             parts = x.reshape(*mesh.axis_sizes, rows, columns)
-            by_rows = PartitionSpec(*mesh.axis_names)
-            by_columns = PartitionSpec(*(None if axis == "group" else axis for axis in mesh.axis_names), None, "group")
+            by_rows, by_columns = PartitionSpec(*names), PartitionSpec("outer", None, "inner", None, "group")
             for spec in (by_rows, by_columns, by_rows):
                 parts = lax.with_sharding_constraint(parts, NamedSharding(mesh, spec))
             x = parts.reshape(x.shape)
         return (x,)
 
-    return LoopProbe(step, ((rows * columns,),), group_size=device_count, repetitions=4, partitioned=True)
+    repetitions = 2 * len(turns)
+    shapes = ((rows * columns,),)
+    return LoopProbe(step, shapes, group_size=device_count, repetitions=repetitions, partitioned=True)
 
 
 def wait_probe(products: int, group_size: int) -> LoopProbe:
@@ -324,9 +335,11 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
         "rounds": CallProbe(each(looped), tiny, 1),
         "fresh": halved(fresh, kept=True),
         "reused": halved(fresh),
-        "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, STREAMED, count),
-        "sine": CallProbe(each(jnp.sin), stream, STREAMED, count),
-        "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, STREAMED, count),
+        # Of more than caches hold, an exponential takes three times as long on some hosts; mostly programs have
+        # it of what the kernel itself, or the one before, has computed.
+        "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, 1, count / STREAMED),
+        "sine": CallProbe(each(jnp.sin), stream, 1, count / STREAMED),
+        "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, 1, count / STREAMED),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count, kept=True),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
         "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), fewer, 1, comparisons),

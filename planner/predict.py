@@ -198,27 +198,45 @@ class _Since(NamedTuple):
     """How far apart the devices along a mesh axis may be, for they have not waited for each other since.
 
     Attributes:
-        computed: seconds that each device has computed.
+        computed: seconds that each device has computed, after what it had when any first waited in the call.
         parted: seconds², the variance of when collectives over other axes have let go of them.
+        begun: seconds that each had computed before.
+        called: whether none has waited for any other since the call, along any axis.
     """
 
     computed: float = 0.0
     parted: float = 0.0
+    begun: float = 0.0
+    called: bool = False
 
-    def add(self, computed: float, parted: float, times: float = 1.0) -> _Since:
-        return _Since(self.computed + times * computed, self.parted + times * parted)
+    def add(self, computed: float) -> _Since:
+        if self.called:
+            return self._replace(begun=self.begun + computed)
+        return self._replace(computed=self.computed + computed)
+
+    def part(self, parted: float) -> _Since:
+        return self._replace(parted=self.parted + parted)
+
+    def go_on(self, then: _Since, times: float) -> _Since:
+        """As what comes `then`, had it come so many times."""
+        return _Since(
+            self.computed + times * (then.computed - self.computed),
+            self.parted + times * (then.parted - self.parted),
+            self.begun + times * (then.begun - self.begun),
+            then.called,
+        )
 
 
 def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
     axes = tuple(cost.axis_sizes)
-    waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, _Since()))
+    waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, _Since(called=True)))
     return waited + _wait(cost, axes, axes, max(since.values()))
 
 
 def _wait(cost: MeshCost, group: Collection[str], held_up: Collection[str], since: _Since) -> float:
     """Of what is independent, variances add."""
-    return math.hypot(cost.waiting_seconds(group, held_up, since.computed), math.sqrt(since.parted))
+    return math.hypot(cost.waiting_seconds(group, held_up, since.computed, since.begun), math.sqrt(since.parted))
 
 
 def _waits(
@@ -239,11 +257,11 @@ def _waits(
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
             waited += collective.count / times * _wait(cost, group, held_up, last_met)
             parted = cost.parting_seconds(collective.kind, collective.axes) ** 2
-            since = {axis: _Since() if axis in held_up else each for axis, each in since.items()}
-            since |= {axis: each.add(0.0, parted) for axis, each in since.items() if axis not in group}
+            since = {axis: _Since() if axis in held_up else each._replace(called=False) for axis, each in since.items()}
+            since |= {axis: each.part(parted) for axis, each in since.items() if axis not in group}
             met |= held_up
         computed = over_time.seconds(one) * (1.0 if one.count in communicating else one.count / times)
-        since = {axis: each.add(computed, 0.0) for axis, each in since.items()}
+        since = {axis: each.add(computed) for axis, each in since.items()}
         for body in one.bodies:
             runs = body.instructions[-1].count  # the return's; 0 in a loop of no rounds
             if not runs:
@@ -255,9 +273,7 @@ def _waits(
             # Whom the first round alone has waited for goes on alone from then, as whom none has from before.
             more = {axis: max(rounds, float(axis in met_first)) - 1.0 for axis in since}
             since = {
-                axis: each
-                if axis in met_again
-                else after[axis].add(each.computed - after[axis].computed, each.parted - after[axis].parted, more[axis])
+                axis: each if axis in met_again else after[axis].go_on(each, more[axis])
                 for axis, each in at_end.items()
             }
             met |= met_first | met_again

@@ -3,7 +3,7 @@
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import jax
@@ -95,34 +95,41 @@ def test_groups_of_six_devices_are_timed(kind: str, group_size: int) -> None:
     assert 4 * math.prod(probe.shapes[0]) == pytest.approx(brought, rel=0.1)
 
 
-@pytest.mark.parametrize(("group_size", "near", "far"), [(2, "z", "x"), (4, "yz", "xy"), (8, "xyz", "xyz")])
-def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, near: str, far: str) -> None:
-    """There and back, among neighbours and among devices far apart, and nothing beside."""
+@pytest.mark.parametrize(("group_size", "placed"), [(2, ["z", "y", "x"]), (4, ["yz", "xy"]), (8, ["xyz"])])
+def test_all_to_alls_are_timed_as_the_partitioner_makes_them(group_size: int, placed: Sequence[str]) -> None:
+    """There and back, among neighbours and among devices further apart, and nothing beside."""
     mesh = {"x": 2, "y": 2, "z": 2}
     probe = probes.collective_probe("all-to-all", group_size, 2**12, len(jax.devices()), CPU_SIZES)
     split = NamedSharding(jax.make_mesh((8,), ("all",)), PartitionSpec("all"))
     x = jnp.ones(8 * math.prod(probe.shapes[0]))
     text = jax.jit(probe.step, in_shardings=split, out_shardings=split).lower(x).compile().as_text()
     found = [(one.kind, "".join(one.axes), one.bytes) for one in collectives(text, mesh)]
-    assert found == [("all-to-all", axes, 2**12) for axes in (near, near, far, far)]
+    assert found == [("all-to-all", axes, 2**12) for axes in placed for _ in range(2)]
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "collective-permute"])
 @pytest.mark.parametrize(
-    ("nbytes", "others", "arrays"), [(2**12, "x", 16), (2**12, "z", 16), (2**22, "x", 4), (2**24, "x", 2)]
-)
-def test_collectives_bring_more_arrays_than_caches_hold(kind: str, nbytes: int, others: str, arrays: int) -> None:
-    """Each once a round, the same groups or two kinds in turn, and nothing is copied."""
+    ("group_size", "nbytes", "placed", "arrays"),
+    [
+        (2, 2**12, ["z", "y", "x"], 15), (2, 2**12, ["z"], 16), (2, 2**22, ["z", "y", "x"], 3),
+        (4, 2**22, ["yz", "xy"], 4), (8, 2**24, ["xyz"], 2),
+    ],
+)  # fmt: skip
+def test_collectives_bring_more_arrays_than_caches_hold(
+    kind: str, group_size: int, nbytes: int, placed: Sequence[str], arrays: int
+) -> None:
+    """Each once a round, the same groups or all kinds in turn, and nothing is copied."""
     mesh = {"x": 2, "y": 2, "z": 2}
-    sent = 2 * nbytes if kind == "reduce-scatter" else nbytes
-    probe = probes.collective_probe(kind, 2, sent, len(jax.devices()), CPU_SIZES, others == "x")
+    sent = group_size * nbytes if kind == "reduce-scatter" else nbytes
+    alternate = placed != ["z"]
+    probe = probes.collective_probe(kind, group_size, sent, len(jax.devices()), CPU_SIZES, alternate)
     split = NamedSharding(jax.make_mesh((1, 8), ("groups", "group")), PartitionSpec("group"))
     on_each = jax.shard_map(probe.step, mesh=split.mesh, in_specs=split.spec, out_specs=split.spec, check_vma=False)
     looped = jax.jit(lambda *arrays: jax.lax.fori_loop(0, 9, lambda _, arrays: on_each(*arrays), arrays))
     structs = [jax.ShapeDtypeStruct((8 * math.prod(shape),), "float32", sharding=split) for shape in probe.shapes]
     text = looped.lower(*structs).compile().as_text()
     found = [(one.kind, "".join(one.axes), one.bytes) for one in collectives(text, mesh)]
-    assert found == [(kind, axes, sent) for axes in ("z", others)] * (arrays // 2)
+    assert found == [(kind, axes, sent) for axes in placed] * (arrays // len(placed))
     assert len(probe.shapes) == probe.repetitions == arrays
     assert not re.search(r"= f32\[\d{3,}\]\S* copy\(", text.split("ENTRY")[0])
 

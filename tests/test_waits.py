@@ -25,6 +25,7 @@ P = PartitionSpec
 MESH = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
 WAITS = Waits((1e-3, 4e-3, 16e-3), (0.3e-3, 0.6e-3, 1.2e-3))
 """With the root of what was computed, between these about."""
+WAKING = replace(WAITS, least_seconds={2: 0.1e-3, 8: 0.4e-3})
 
 
 def waiting(computed: float, group_size: int = 8, held_up: int | None = None) -> float:
@@ -41,16 +42,15 @@ def test_what_is_waited_lies_on_lines_between_what_was_measured() -> None:
 
 
 def test_a_group_waits_no_less_than_it_takes_to_wake() -> None:
-    waits = replace(WAITS, least_seconds={2: 0.1e-3, 8: 0.4e-3})
-    assert [waits.seconds(size, size, 8, 1e-3) for size in (1, 2, 8)] == pytest.approx([0, 0.1e-3, waiting(1e-3)])
-    assert waits.seconds(4, 4, 8, 1e-3) == pytest.approx(0.25e-3)  # by log2 of the size
-    assert waits.seconds(2, 2, 8, 0.25e-3) == pytest.approx(0.25 * 0.1e-3)
-    assert waits.seconds(2, 8, 8, 16e-3) == waiting(16e-3, 2, held_up=8)
+    assert [WAKING.seconds(size, size, 8, 1e-3) for size in (1, 2, 8)] == pytest.approx([0, 0.1e-3, waiting(1e-3)])
+    assert WAKING.seconds(4, 4, 8, 1e-3) == pytest.approx(0.25e-3)  # by log2 of the size
+    assert WAKING.seconds(2, 2, 8, 0.25e-3) == pytest.approx(0.25 * 0.1e-3)
+    assert WAKING.seconds(2, 8, 8, 16e-3) == waiting(16e-3, 2, held_up=8)
 
 
 @pytest.mark.parametrize("computed", [0.0, 0.3e-3, 1e-3, 7e-3, 16e-3, 90e-3])
 def test_computing_and_waiting_for_all_are_told_apart_by_their_sum(computed: float) -> None:
-    assert WAITS.computed(8, computed + waiting(computed)) == pytest.approx(computed)
+    assert WAKING.computed(8, computed + WAKING.least(8, computed)) == pytest.approx(computed)
 
 
 def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers() -> None:
@@ -67,7 +67,7 @@ def test_noise_makes_nobody_wait_less_than_nothing_or_less_after_more() -> None:
 
 def waited(fn: Callable[..., jax.Array], *args: jax.Array, **specs: Any) -> tuple[float, Prediction]:
     """Seconds of waiting, and all that is predicted."""
-    nobody, all_wait = (CostModel(replace(preset("cpu:8"), waits=waits)) for waits in (None, WAITS))
+    nobody, all_wait = (CostModel(replace(preset("cpu:8"), waits=waits)) for waits in (None, WAKING))
     planned = plan(fn, args, MESH, cost_model=nobody, **specs)
     without, with_waits = planned.prediction, planned.repriced(all_wait).prediction
     assert with_waits.compute_seconds == without.compute_seconds
@@ -78,7 +78,8 @@ def test_at_the_end_of_a_call_all_wait_for_the_last() -> None:
     x = jnp.zeros((1024, 256))
     seconds, prediction = waited(jnp.tanh, x, in_specs=(P("x"),), out_specs=P("x"))
     assert not prediction.collectives
-    assert seconds == pytest.approx(waiting(prediction.compute_seconds))
+    assert prediction.compute_seconds > 0
+    assert seconds == pytest.approx(WAKING.least(8, prediction.compute_seconds))
 
 
 def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_the_last() -> None:
@@ -98,8 +99,8 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     seconds, prediction = waited(fn, x, x, in_specs=(P(), P()), out_specs=P())
     assert [one.count for one in prediction.collectives if one.count >= rounds] == [rounds]
     each = prediction.compute_seconds / rounds
-    assert seconds == pytest.approx(rounds * waiting(each), rel=0.2)
-    assert waiting(each) > 0
+    assert seconds == pytest.approx(rounds * WAKING.seconds(8, 8, 8, each), rel=0.2)
+    assert WAKING.seconds(8, 8, 8, each) > 0
 
 
 PARTING = {2: 3e-6, 4: 4e-6, 8: 0.0}
@@ -113,28 +114,38 @@ def mesh_cost(sizes: Mapping[str, int], parting: Mapping[int, float] = {}) -> Me
     return CostModel(replace(topology, measured=tuple(curves))).on(tuple(sizes), tuple(sizes.values()))
 
 
+def met(axes: str, count: float, computed: float, kind: str = "all-reduce") -> tuple[Instruction, Instruction]:
+    """So many times something is computed, so long, and then a collective."""
+    collective = Collective(kind, 4.0, tuple(axes), count, 0.0, "")
+    makes = Instruction("tanh", LIBRARY, (), (), "", count, seconds=computed)
+    return makes, Instruction(kind, LIBRARY, (), (), "", count, collectives=(collective,))
+
+
 def waited_in(
-    steps: Sequence[tuple[float, str]], kind: str = "all-reduce", parting: Mapping[int, float] = {}, **sizes: int
+    steps: Sequence[tuple[float, str]],
+    kind: str = "all-reduce",
+    parting: Mapping[int, float] = {},
+    waits: Waits = WAITS,
+    **sizes: int,
 ) -> float:
     """What is waited in a call, on 2 x 4 unless told otherwise, with what is computed before each collective."""
-    cost = mesh_cost(sizes or {"x": 2, "y": 4}, parting)
-    instructions = []
-    for seconds, axes in steps:
-        instructions.append(Instruction("tanh", LIBRARY, (), (), "", 1.0, seconds=seconds))
-        collective = Collective(kind, 4.0, tuple(axes), 1.0, 0.0, "")
-        instructions.append(Instruction(kind, LIBRARY, (), (), "", 1.0, collectives=(collective,)))
-    program = Program((), tuple(instructions), ())
+    cost = replace(mesh_cost(sizes or {"x": 2, "y": 4}, parting), waits=waits)
+    program = Program((), tuple(one for seconds, axes in steps for one in met(axes, 1.0, seconds, kind)), ())
     return waited_seconds(cost, program, Timeline(orders={program: program.instructions}))
+
+
+MET = (0.0, "xy")
+"""All devices have waited for each other since the call."""
 
 
 def test_groups_that_have_met_others_wait_with_those() -> None:
     pairs, fours, all_eight = (waiting(1e-3, size) for size in (2, 4, 8))
-    assert waited_in([(1e-3, "x")] * 3 + [(0.0, "y")]) == pytest.approx(3 * pairs + waiting(3e-3, 4, held_up=8))
+    assert waited_in([MET, *[(1e-3, "x")] * 3, (0.0, "y")]) == pytest.approx(3 * pairs + waiting(3e-3, 4, held_up=8))
     in_turn = [(1e-3, "x"), (1e-3, "y")] * 2
-    assert waited_in([*in_turn, (0.0, "xy")]) == pytest.approx(2 * (pairs + waiting(2e-3, 4, held_up=8)))
+    assert waited_in([MET, *in_turn, (0.0, "xy")]) == pytest.approx(2 * (pairs + waiting(2e-3, 4, held_up=8)))
     nested = [(1e-3, axes) for axes in ("xy", "y", "y", "xy", "x")]
     at_the_end = waiting(1e-3)
-    assert waited_in(nested) == pytest.approx(all_eight + 2 * fours + waiting(3e-3) + pairs + at_the_end)
+    assert waited_in([MET, *nested]) == pytest.approx(all_eight + 2 * fours + waiting(3e-3) + pairs + at_the_end)
 
 
 MEASURED = {
@@ -179,12 +190,6 @@ def test_groups_that_have_come_apart_wait_when_they_meet(sequence: str, micros: 
 def test_groups_that_meet_in_a_loop_alone_come_apart_round_by_round(before: str) -> None:
     rounds = 100
     cost = mesh_cost({"x": 2, "y": 4})
-
-    def met(axes: str, count: float, computed: float) -> tuple[Instruction, Instruction]:
-        collective = Collective("all-reduce", 4.0, tuple(axes), count, 0.0, "")
-        makes = Instruction("tanh", LIBRARY, (), (), "", count, seconds=computed)
-        return makes, Instruction("all-reduce", LIBRARY, (), (), "", count, collectives=(collective,))
-
     body = Program((), (*met("x", rounds, 1e-5), Instruction("return", LIBRARY, (), (), "", rounds)), ())
     loop = Instruction("scan", LIBRARY, (), (), "", 1.0, bodies=(body,))
     first = met(before, 1.0, 0.0) if before else ()
@@ -221,13 +226,36 @@ def test_what_computing_and_what_collectives_take_apart_adds_by_its_variance() -
 def test_all_devices_meet_for_a_permutation() -> None:
     steps = [(1e-3, over) for over in ("x", "y", "xy")]
     for count in (1, 2, 3):
-        assert waited_in(steps[:count], "collective-permute") == pytest.approx(count * waiting(1e-3))
+        assert waited_in([MET, *steps[:count]], "collective-permute") == pytest.approx(count * waiting(1e-3))
 
 
 def test_at_the_end_of_a_call_groups_wait_that_have_not_met() -> None:
     pairs, all_eight = (waiting(1e-3, size) for size in (2, 8))
-    assert waited_in([(1e-3, "xy")]) == pytest.approx(all_eight)
-    assert waited_in([(1e-3, "x")]) == pytest.approx(pairs + all_eight)
+    assert waited_in([MET, (1e-3, "xy")]) == pytest.approx(all_eight)
+    assert waited_in([MET, (1e-3, "x")]) == pytest.approx(pairs + all_eight)
+
+
+@pytest.mark.parametrize("first", ["x", "y", "xy"])
+def test_what_is_computed_before_any_wait_in_a_call_makes_nobody_late(first: str) -> None:
+    """They wait for threads to wake; what comes after makes late those that have met and those that have not."""
+    size = {"x": 2, "y": 4, "xy": 8}[first]
+    assert waited_in([(16e-3, first)]) == 0
+    waking = waited_in([(16e-3, first)], waits=WAKING)
+    assert waking == pytest.approx(WAKING.least(size, 16e-3) + (WAKING.least(8, 16e-3) if size < 8 else 0))
+    late = waited_in([(16e-3, first), (4e-3, "xy"), (4e-3, "xy")], waits=WAKING)
+    assert late == pytest.approx(WAKING.least(size, 16e-3) + 2 * waiting(4e-3))
+
+
+@pytest.mark.parametrize(("meets", "seconds"), [("xy", 8 * waiting(4e-3)), ("", 0.0)])
+def test_a_loop_that_begins_a_call_waits_as_in_its_midst_from_the_second_round(meets: str, seconds: float) -> None:
+    steps = met("xy", 9.0, 4e-3)
+    inside = steps if meets else steps[:1]
+    body = Program((), (*inside, Instruction("return", LIBRARY, (), (), "", 9.0)), ())
+    loop = Instruction("scan", LIBRARY, (), (), "", 1.0, bodies=(body,))
+    program = Program((), (loop, *met("xy", 1.0, 0.0)), ())
+    orders = {each: each.instructions for each in (program, body)}
+    waited = waited_seconds(mesh_cost({"x": 2, "y": 4}), program, Timeline(orders=orders))
+    assert waited == pytest.approx(seconds)
 
 
 def test_only_devices_that_share_cores_wait(monkeypatch: pytest.MonkeyPatch) -> None:
