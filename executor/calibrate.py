@@ -300,13 +300,13 @@ def _waits(
 def _parting(kind: str, group_size: int, rounds: Mapping[tuple[int, bool], np.ndarray]) -> float:
     """What groups that have come apart wait for each other, by the seconds of each round.
 
-    Three quarters of the way up: groups that are the same each time have a core to themselves in up to half of the
-    goes, and then take a third.
+    By the means, as all else: groups that are the same each time have a core to themselves in up to half of the goes,
+    and then take a third; a median falls on one side or the other.
     """
     if (group_size, True) not in rounds or kind in ("all-to-all", "collective-permute"):
         return 0.0
-    changing, same = (np.quantile(rounds[group_size, alternate], 0.75) for alternate in (True, False))
-    return max(0.0, float(changing - same))
+    changing, same = (typical_seconds(rounds[group_size, alternate]) for alternate in (True, False))
+    return max(0.0, changing - same)
 
 
 def _memory_bytes(devices: Sequence[jax.Device]) -> float:

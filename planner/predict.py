@@ -217,6 +217,10 @@ class _Since(NamedTuple):
     def part(self, parted: float) -> _Since:
         return self._replace(parted=self.parted + parted)
 
+    def midway(self) -> _Since:
+        """As in the midst of a call, where all that was computed makes late."""
+        return _Since(self.computed + self.begun, self.parted)
+
     def go_on(self, then: _Since, times: float) -> _Since:
         """As what comes `then`, had it come so many times."""
         return _Since(
@@ -255,7 +259,9 @@ def _waits(
             # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
             last_met = max(since[axis] for axis in group)
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
-            waited += collective.count / times * _wait(cost, group, held_up, last_met)
+            often = collective.count / times  # of the layers that it stands for, one is the first in the call
+            waited += min(often, 1.0) * _wait(cost, group, held_up, last_met)
+            waited += max(often - 1.0, 0.0) * _wait(cost, group, held_up, last_met.midway())
             parted = cost.parting_seconds(collective.kind, collective.axes) ** 2
             since = {axis: _Since() if axis in held_up else each._replace(called=False) for axis, each in since.items()}
             since |= {axis: each.part(parted) for axis, each in since.items() if axis not in group}

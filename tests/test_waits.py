@@ -246,6 +246,12 @@ def test_what_is_computed_before_any_wait_in_a_call_makes_nobody_late(first: str
     assert late == pytest.approx(WAKING.least(size, 16e-3) + 2 * waiting(4e-3))
 
 
+def test_of_several_layers_one_is_the_first_in_the_call() -> None:
+    program = Program((), met("xy", 9.0, 4e-3), ())
+    waited = waited_seconds(mesh_cost({"x": 2, "y": 4}), program, Timeline(orders={program: program.instructions}))
+    assert waited == pytest.approx(8 * waiting(4e-3))
+
+
 @pytest.mark.parametrize(("meets", "seconds"), [("xy", 8 * waiting(4e-3)), ("", 0.0)])
 def test_a_loop_that_begins_a_call_waits_as_in_its_midst_from_the_second_round(meets: str, seconds: float) -> None:
     steps = met("xy", 9.0, 4e-3)
