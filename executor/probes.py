@@ -200,7 +200,8 @@ def collective_probe(
     in_turn = [grid(-1, group_size, apart).swapaxes(1, 2).reshape(-1, group_size) for apart in turns]
     given = size if kind == "all-gather" else size * group_size
     brought = size if kind == "reduce-scatter" else size * group_size
-    in_turn *= max(2, min(sizes.most_kept, sizes.kept_bytes // (4 * brought))) // len(in_turn) or 1
+    arrays_wanted = max(2, min(sizes.most_kept, sizes.kept_bytes // (4 * brought)))
+    in_turn *= max(1, arrays_wanted // len(in_turn))
 
     def step(*arrays: jax.Array) -> Arrays:
         results = [arrays[-1]]
@@ -286,7 +287,8 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
     # The smallest is large enough to be handed to the devices' threads, as whole programs are.
     tiny, stream = (4096,), sizes.elements
     rows, columns = stream
-    count = STREAMED * rows * columns
+    single = rows * columns
+    count = STREAMED * single
     fresh = (sizes.fresh_bytes // 4,)
     image, channels = sizes.image, sizes.image[-1]
     under_windows = math.prod(image) / 4 * WINDOW**2
@@ -337,16 +339,16 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
         "reused": halved(fresh),
         # Of more than caches hold, an exponential takes three times as long on some hosts; mostly programs have
         # it of what the kernel itself, or the one before, has computed.
-        "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, 1, count / STREAMED),
-        "sine": CallProbe(each(jnp.sin), stream, 1, count / STREAMED),
-        "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, 1, count / STREAMED),
+        "exponential": CallProbe(each(lambda x: jnp.exp(-x)), stream, 1, single),
+        "sine": CallProbe(each(jnp.sin), stream, 1, single),
+        "power": CallProbe(each(lambda x: (1 + x * x) ** 0.3), stream, 1, single),
         "gather": CallProbe(each(looked_up), stream, STREAMED, count, kept=True),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
         "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), fewer, 1, comparisons),
         "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), few, 1, math.prod(few)),
         "window": CallProbe(each(pool), image, STREAMED, STREAMED * under_windows, kept=True, read=True),
         "window gradient": CallProbe(each(pool_gradient), image, STREAMED, STREAMED * under_windows, kept=True),
-        "random": CallProbe(each(drawn), stream, 1, count / STREAMED),
+        "random": CallProbe(each(drawn), stream, 1, single),
     } | ({"patch": convolution} if sizes.gathers_patches else {})  # fmt: skip
 
 

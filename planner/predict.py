@@ -261,7 +261,8 @@ def _waits(
             held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
             often = collective.count / times  # of the layers that it stands for, one is the first in the call
             waited += min(often, 1.0) * _wait(cost, group, held_up, last_met)
-            waited += max(often - 1.0, 0.0) * _wait(cost, group, held_up, last_met.midway())
+            if often > 1.0:
+                waited += (often - 1.0) * _wait(cost, group, held_up, last_met.midway())
             parted = cost.parting_seconds(collective.kind, collective.axes) ** 2
             since = {axis: _Since() if axis in held_up else each._replace(called=False) for axis, each in since.items()}
             since |= {axis: each.part(parted) for axis, each in since.items() if axis not in group}
