@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from planner.problem import Edge, Problem, ProblemError, tie
 from planner.solve import Progress, presolve, smallest_limit, solve
@@ -80,6 +80,7 @@ def test_brute_force(problem: Problem) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(problems())
+@example(random_problem(97005962, 2, 4, whole=True))  # whole costs, 17 at best, and a bound of 16.2: that proves it
 def test_brute_force_by_the_dual(no_elimination: None, problem: Problem) -> None:
     agrees_with_brute_force(problem)
 

@@ -89,6 +89,7 @@ def _search(
             best.raise_bound(free.lower_bound)
             offer(free.picks)
         if is_closed(best.cost, best.lower_bound, whole.model.grain):
+            best.raise_bound(best.cost)
             return
         start = None if best.picks is None else near(best.picks)
         outcome = close_gap(fitting.model, start, best.cost, offer, best.raise_bound, clock, seed)

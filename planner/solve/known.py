@@ -100,8 +100,11 @@ class Known:
 
     @property
     def proven(self) -> float:
-        """A bound on everything: what was pruned costs at least the cutoff, so one on the rest is good up to there."""
-        return min(self.lower_bound, self.cutoff)
+        """A bound on everything: what was pruned costs at least the cutoff, so one on the rest is good up to there.
+
+        Where the two are less than a grain apart it is the cutoff.
+        """
+        return self.cutoff if self.closed else self.lower_bound
 
     def outcome(self, method: str) -> Outcome:
         return Outcome(self.picks, self.cost, self.proven, method)
