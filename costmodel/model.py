@@ -85,6 +85,11 @@ class MeshCost:
         return self.backend == "cpu"
 
     @property
+    def fetches_ahead(self) -> bool:
+        """Whether what a product multiplies next comes from memory meanwhile; a CPU's core waits for it."""
+        return self.backend != "cpu"
+
+    @property
     def hoists(self) -> bool:
         """Whether the compiler moves out of a loop what is the same in all rounds (WhileLoopInvariantCodeMotion)."""
         return self.backend == "cpu"
@@ -187,6 +192,12 @@ class MeshCost:
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
         return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed, window)
+
+    def product_fetch_seconds(self, cold_bytes: ArrayLike, crowding: ArrayLike, cold_written: ArrayLike) -> np.ndarray:
+        """Seconds that a product takes longer when so many of its bytes are cold; see `Device.memory_seconds`."""
+        if self.fetches_ahead:
+            return np.zeros_like(np.asarray(cold_bytes, dtype=float))
+        return self.device.cold_seconds(cold_bytes, crowding, cold_written)
 
 
 @dataclass(frozen=True)

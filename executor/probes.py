@@ -100,8 +100,10 @@ class CallProbe:
 def product_probe(product: str, layer: Layer, dtype: str, sizes: ProbeSizes) -> LoopProbe:
     """One of the `PRODUCTS` of a layer; an element of it goes into an operand, so that it is done each time.
 
-    The other operand is a different one each time, and cold: in a program, weights and what was kept for the gradient
-    were last read a step, or many layers, ago.
+    On devices with a curve of cold memory its operands and its result are the same ones each time, and warm as far as
+    caches hold them: what they take when they come from memory is priced apart (`planner.reuse`). On others, one
+    operand is a different one each time: in a program, weights and what was kept for the gradient were last read a
+    step, or many layers, ago.
     """
     rows, inputs, outputs = layer
     multiply: Callable[[jax.Array, jax.Array], jax.Array]
@@ -110,15 +112,17 @@ def product_probe(product: str, layer: Layer, dtype: str, sizes: ProbeSizes) -> 
         "gradient of inputs": (lambda dy, weights: dy @ weights.T, (rows, outputs), (inputs, outputs)),
         TRANSPOSED: (lambda dy, x: x.T @ dy, (rows, outputs), (rows, inputs)),
     }[product]
-    inner = product_sizes(product, layer)[1]
-    count = max(1, min(sizes.most_kept, sizes.kept_bytes // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
+    height, inner, width = product_sizes(product, layer)
+    kept_bytes = 0 if sizes.cold_bytes else sizes.kept_bytes
+    count = max(1, min(sizes.most_kept, kept_bytes // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
 
-    def step(y: jax.Array, *arrays: jax.Array) -> Arrays:
+    def step(result: jax.Array, x: jax.Array, *arrays: jax.Array) -> Arrays:
         for array in arrays:
-            y = y.at[0, 0].set(multiply(y, array)[opaque_zero(y[0]), 0] / inner)
-        return y, *arrays
+            x = x.at[0, 0].set(result[opaque_zero(x[0]), 0] / inner)
+            result = multiply(x, array)
+        return result, x, *arrays
 
-    return LoopProbe(step, (new, *[kept] * count), dtype, repetitions=count)
+    return LoopProbe(step, ((height, width), new, *[kept] * count), dtype, repetitions=count)
 
 
 def product_sizes(product: str, layer: Layer) -> tuple[int, int, int]:

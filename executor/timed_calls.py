@@ -76,10 +76,13 @@ class TimedCalls:
         return max(0.0, 2.0 * elsewhere / in_place - 1.0)
 
     def each(self, name: str, device: Device, product: float) -> float:
-        """Seconds of one element beside its way through memory, or beside a product that takes longer than that."""
+        """Seconds of one element beside its way through memory, or beside a product and what that fetches."""
         probe = self.probes[name]
-        memory = float(device.memory_seconds(probe.moved_bytes, probe.cold_bytes, cold_written=probe.cold_written))
-        return max(0.0, self.net(name) - max(product, memory)) / probe.elements
+        if product:
+            beside = product + float(device.cold_seconds(probe.cold_bytes, 1.0, probe.cold_written))
+        else:
+            beside = float(device.memory_seconds(probe.moved_bytes, probe.cold_bytes, cold_written=probe.cold_written))
+        return max(0.0, self.net(name) - beside) / probe.elements
 
 
 def memory_curve(samples: Mapping[int, float]) -> tuple[MemorySample, ...]:

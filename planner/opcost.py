@@ -37,18 +37,19 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     op, rule = member.op, member.rule
     shards = counts[:, list(member.factors)].prod(axis=1)
     moved = _moved_by_a_device(member, work.reads, work.writes, counts)
+    written = _moved_by_a_device(member, (), work.cold_writes, counts)
+    cold = _moved_by_a_device(member, work.cold_reads, (), counts) + written
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
         seconds = _product_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
+        seconds = seconds + cost.product_fetch_seconds(cold, work.crowding, written)
         for position, row in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
             nbytes, (stride, span) = _local_bytes(operand, dims, counts), _local_stride(operand, dims, row, counts)
             itemsize = aval_of(operand).dtype.itemsize
             seconds = seconds + _copied_seconds(cost, nbytes, itemsize, stride, span)
         return seconds
-    written = _moved_by_a_device(member, (), work.cold_writes, counts)
-    cold = _moved_by_a_device(member, work.cold_reads, (), counts) + written
     elements = _divided(work.elements, shards)
     seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding, written)
     if work.turned:
@@ -77,15 +78,16 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
+    moved, written = _bytes_moved(op, work), _bytes(op, (), work.cold_writes)
+    cold = _bytes(op, work.cold_reads, ()) + written
     if work.matmul is not None:
-        seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, _bytes_moved(op, work)))
+        seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, moved))
+        seconds += float(cost.product_fetch_seconds(cold, work.crowding, written))
         for position, row in work.rearranged.items():
             if isinstance(atom := op.operands[position], Value):
                 stride, span = _stride(atom, row)
                 seconds += float(_copied_seconds(cost, atom.nbytes, atom.itemsize, stride, span))
         return seconds
-    moved, written = _bytes_moved(op, work), _bytes(op, (), work.cold_writes)
-    cold = _bytes(op, work.cold_reads, ()) + written
     total = cost.compute_seconds(work.flops, moved, work.dtype, work.elements, cold, work.crowding, written)
     if work.turned:
         total = total + _turning_seconds(cost, op, *_stride(op.operands[0], work.turned))

@@ -75,7 +75,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     temporary = highest.nbytes - standing  # some temporaries lie in what is idle of donated arguments
     overhead = _call_seconds(assignment.priced, program, donors, temporary)
     overhead += waited_seconds(cost, program, over_time)
-    overhead += refetch_seconds(cost.device, program, over_time, highest.nbytes)
+    overhead += refetch_seconds(cost, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead -= _unassembled_seconds(over_time)
     overhead += sum(map(shifted_seconds, over_time.kernels.values()))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from costmodel.topology import Device
+from costmodel.model import MeshCost
 from planner.buffers import Timeline
 from planner.memory import with_memory_of_their_own
 from planner.pieces import unassembled
@@ -25,7 +25,7 @@ SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
 
 
-def refetch_seconds(device: Device, program: Program, over_time: Timeline, all_bytes: float) -> float:
+def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_bytes: float) -> float:
     """Beyond the prices of ops and collectives, of one call of a program.
 
     Args:
@@ -45,7 +45,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, all_b
             touched += nbytes
             if array in after:
                 after[array] = touched
-        again += ((root.count, read[one], since[one]) for one in _priced_warm(root, since) if one in after)
+        again += ((root.count, read[one], since[one]) for one in _priced_warm(root, since, cost) if one in after)
         touched += _touched_inside(root, over_time)
         for array in root.results:
             touched += _part(root, array)
@@ -54,7 +54,7 @@ def refetch_seconds(device: Device, program: Program, over_time: Timeline, all_b
     inside = (each for one in program.walk() for body in one.bodies for each in body.instructions)
     again += ((each.count, _of_a_round(each), touched) for each in inside)
     times, nbytes, distances = np.array(again).T
-    return float(times @ device.refetch_seconds(nbytes, np.minimum(distances, all_bytes)))
+    return float(times @ cost.device.refetch_seconds(nbytes, np.minimum(distances, all_bytes)))
 
 
 def _first_written(program: Program, over_time: Timeline) -> float:
@@ -77,17 +77,17 @@ def hands_on(kernel: Sequence[Instruction]) -> bool:
     return all(one.name == "return" or (one.op is not None and renames(one.op)) for one in kernel)
 
 
-def _priced_warm(root: Instruction, since: Mapping[Array, float]) -> Iterable[Array]:
+def _priced_warm(root: Instruction, since: Mapping[Array, float], cost: MeshCost) -> Iterable[Array]:
     """The arrays that a kernel's price has come from the caches.
 
-    A product was timed with one operand that is a different one each time (`executor.probes.product_probe`): that is
-    the one that was touched longest ago. Collectives take as long wherever their operands are: what decides is how
-    devices meet, and that the bytes of one are read by the cores of others. What they bring was timed as coming to lie
-    in cold memory.
+    But on CPUs, a product was timed with one operand that is a different one each time: that is the one that was
+    touched longest ago (`executor.probes.product_probe`). Collectives take as long wherever their operands are: what
+    decides is how devices meet, and that the bytes of one are read by the cores of others. What they bring was timed
+    as coming to lie in cold memory.
     """
     if root.collectives:
         return ()
-    if root.name == "dot_general":
+    if root.name == "dot_general" and cost.fetches_ahead:
         return sorted(since, key=since.__getitem__)[:-1]
     return since
 

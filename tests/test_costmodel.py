@@ -55,6 +55,7 @@ def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> No
         assert device.memory_seconds(2.0**20, 2.0**20) == pytest.approx(small.seconds)
         assert device.memory_seconds(2.0**21, 2.0**20) == pytest.approx(1e-5 + small.seconds)
         assert device.memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 16)
+        assert device.cold_seconds(2.0**20, 16.0, 0.0) == pytest.approx(large.seconds / 16 - 1e-5)
         assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 32)
     here = preset("cpu:8").device
     assert here.memory_seconds(2.0**18, 2.0**18, 64.0) > here.memory_seconds(2.0**18)

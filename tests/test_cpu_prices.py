@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from costmodel import CostModel, Device, Dim, Link, Topology
 from costmodel.gemm import MatmulShape
 from costmodel.model import measured_model
-from costmodel.topology import MemorySample
+from costmodel.topology import Backend, MemorySample
 from planner import plan
 from planner.reshard import Resharder
 
@@ -46,6 +46,21 @@ def test_what_a_call_touches_first_is_cold() -> None:
     assert touched(lambda x: x + 1, donate_argnums=0) == 1
     assert touched(lambda x: x.sum()) == 1
     assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
+
+
+@pytest.mark.parametrize(("backend", "cold_arrays"), [("cpu", 3), ("gpu", 0)])
+def test_a_core_waits_for_what_a_product_touches_first(backend: Backend, cold_arrays: int) -> None:
+    """A GPU fetches it while it multiplies. What is made and read in between is warm."""
+    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(1.0, 1e-6),)
+    device = Device("d", {"float32": 1e15}, 1e9, 1e15, 0.0, memory_curve=warm, cold_memory_curve=cold)
+    model, args = CostModel(Topology("one", device, (), backend)), [S((64, 64), "float32")] * 2
+
+    def touched(fn: Callable[..., Any]) -> float:
+        predicted = plan(fn, args, AbstractMesh((1,), ("x",)), cost_model=model).prediction
+        return round(predicted.compute_seconds / (4 * 64 * 64 * cold[0].seconds), 1)
+
+    assert touched(lambda x, y: x @ y) == cold_arrays
+    assert touched(lambda x, y: jnp.linalg.matrix_power(x @ y, 2)) == cold_arrays
 
 
 def test_slices_of_arguments_are_cold_and_of_what_was_just_made_are_not() -> None:

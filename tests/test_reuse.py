@@ -15,7 +15,8 @@ from jax import lax
 from jax.sharding import AbstractMesh
 
 from costmodel import CostModel, Device, preset
-from costmodel.topology import MemorySample
+from costmodel.model import MeshCost
+from costmodel.topology import Backend, MemorySample
 from planner import plan
 from planner.buffers import Timeline
 from planner.graph import Op, Value
@@ -35,6 +36,10 @@ def far(nbytes: float, distance: float) -> float:
     return float(DEVICE.refetch_seconds(nbytes, distance))
 
 
+def on(backend: Backend) -> MeshCost:
+    return MeshCost({}, DEVICE, backend, reduce_scatters=False, overlap={}, groups={}, waits=None)
+
+
 def array(nbytes: int) -> Array:
     return Array((nbytes // 4,), "", "", Value((nbytes // 4,), np.dtype("float32")))
 
@@ -44,11 +49,13 @@ def op(reads: Sequence[Array], *writes: Array, name: str = "sin", count: float =
     return Instruction(name, traits, tuple(reads), writes, "", count, **more)
 
 
-def seconds(*instructions: Instruction, all_bytes: float = math.inf, **over_time: Any) -> float:
+def seconds(
+    *instructions: Instruction, all_bytes: float = math.inf, backend: Backend = "cpu", **over_time: Any
+) -> float:
     """Each instruction is a kernel of its own."""
     programs = [Program((), instructions, ()), *(body for one in instructions for body in one.bodies)]
     kernels = {program: [(one,) for one in program.instructions] for program in programs}
-    return refetch_seconds(DEVICE, programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
+    return refetch_seconds(on(backend), programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
 
 
 def test_the_farther_back_the_longer_it_takes_to_read_again() -> None:
@@ -93,13 +100,18 @@ def test_what_nobody_needs_of_an_array_is_not_read() -> None:
     assert seconds(op([], whole), half, parts={half: 0.5}) == pytest.approx(far(LARGE / 2, 0))
 
 
-def test_a_product_is_priced_with_one_operand_from_memory() -> None:
-    """The one that was touched longest ago; an argument is farther than all."""
+def test_the_operands_of_a_product_come_from_where_they_were_left() -> None:
+    """A GPU is timed with one from memory: the one that was touched longest ago; an argument is farther than all."""
     a, b, argument = array(SMALL), array(LARGE), array(LARGE)
     made = op([], a), op([], b)
-    assert seconds(*made, op([a, b], array(SMALL), name="dot_general")) == pytest.approx(far(LARGE, SMALL))
-    assert seconds(*made, op([b, a], array(SMALL), name="dot_general")) == pytest.approx(far(LARGE, 0))
-    assert seconds(*made, op([argument, a], array(SMALL), name="dot_general")) == pytest.approx(far(SMALL, 2 * LARGE))
+    of_a_and_b, of_b_and_a, of_an_argument = (
+        op(operands, array(SMALL), name="dot_general") for operands in ([a, b], [b, a], [argument, a])
+    )
+    assert seconds(*made, of_a_and_b) == pytest.approx(far(SMALL, LARGE) + far(LARGE, SMALL))
+    assert seconds(*made, of_an_argument) == pytest.approx(far(SMALL, 2 * LARGE))
+    assert seconds(*made, of_a_and_b, backend="gpu") == pytest.approx(far(LARGE, SMALL))
+    assert seconds(*made, of_b_and_a, backend="gpu") == pytest.approx(far(LARGE, 0))
+    assert seconds(*made, of_an_argument, backend="gpu") == pytest.approx(far(SMALL, 2 * LARGE))
 
 
 def test_a_collective_takes_as_long_wherever_its_operand_is() -> None:
@@ -135,7 +147,7 @@ def test_what_computes_something_on_the_way_to_a_new_shape_writes_it() -> None:
     reader = op([made], array(4))
     program = Program((), (op([], a), halved, shaped, reader), ())
     over_time = Timeline(kernels={program: [program.instructions[:1], (halved, shaped), (reader,)]})
-    assert refetch_seconds(DEVICE, program, over_time, math.inf) == pytest.approx(2 * far(LARGE, 0))
+    assert refetch_seconds(on("cpu"), program, over_time, math.inf) == pytest.approx(2 * far(LARGE, 0))
 
 
 def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
