@@ -38,6 +38,18 @@ def roofline_seconds(
     return np.maximum(arithmetic, device.memory_seconds(nbytes, cold_bytes, crowding, cold_written)) + beside
 
 
+def cold_seconds(
+    device: Device, nbytes: ArrayLike, crowding: ArrayLike = 1.0, cold_written: ArrayLike = 0.0
+) -> np.ndarray:
+    """Seconds that cold bytes take beyond those of an op that has them in the caches.
+
+    Args:
+        crowding, cold_written: as in `Device.memory_seconds`.
+    """
+    cold = device.memory_seconds(nbytes, nbytes, crowding, cold_written)
+    return np.maximum(0.0, cold - device.memory_seconds(nbytes))
+
+
 def matmul_seconds(
     device: Device,
     dtype: str,

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from costmodel import profile
 from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
-from costmodel.compute import matmul_seconds, roofline_seconds
+from costmodel.compute import cold_seconds, matmul_seconds, roofline_seconds
 from costmodel.curves import CollectiveCurve, between_group_sizes
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
@@ -197,7 +197,7 @@ class MeshCost:
         """Seconds that a product takes longer when so many of its bytes are cold; see `Device.memory_seconds`."""
         if self.fetches_ahead:
             return np.zeros_like(np.asarray(cold_bytes, dtype=float))
-        return self.device.cold_seconds(cold_bytes, crowding, cold_written)
+        return cold_seconds(self.device, cold_bytes, crowding, cold_written)
 
 
 @dataclass(frozen=True)

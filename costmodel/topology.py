@@ -135,15 +135,6 @@ class Device:
             self.cold_memory_curve or self.memory_curve, as_read, shared
         )
 
-    def cold_seconds(self, nbytes: ArrayLike, crowding: ArrayLike, written: ArrayLike) -> np.ndarray:
-        """Seconds that cold bytes take beyond those of an op that has them in the caches.
-
-        Args:
-            crowding, written: as in `memory_seconds`.
-        """
-        cold = self.memory_seconds(nbytes, nbytes, crowding, written)
-        return np.maximum(0.0, cold - self.memory_seconds(nbytes))
-
     def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
         """Seconds that bytes take beyond those of an op that has them in the caches, if they come from further away.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel import Device
 from costmodel.calls import CallCost
-from costmodel.compute import matmul_seconds
+from costmodel.compute import cold_seconds, matmul_seconds
 from costmodel.topology import ELEMENT_CLASSES, MemorySample
 from costmodel.waits import Waits
 from executor import probes
@@ -79,7 +79,7 @@ class TimedCalls:
         """Seconds of one element beside its way through memory, or beside a product and what that fetches."""
         probe = self.probes[name]
         if product:
-            beside = product + float(device.cold_seconds(probe.cold_bytes, 1.0, probe.cold_written))
+            beside = product + float(cold_seconds(device, probe.cold_bytes, cold_written=probe.cold_written))
         else:
             beside = float(device.memory_seconds(probe.moved_bytes, probe.cold_bytes, cold_written=probe.cold_written))
         return max(0.0, self.net(name) - beside) / probe.elements

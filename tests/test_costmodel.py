@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
-from costmodel.compute import matmul_seconds
+from costmodel.compute import cold_seconds, matmul_seconds
 from costmodel.gemm import MatmulShape
 from costmodel.topology import FAR, REARRANGING, Eager, MemorySample, spread_bytes
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
@@ -55,7 +55,7 @@ def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> No
         assert device.memory_seconds(2.0**20, 2.0**20) == pytest.approx(small.seconds)
         assert device.memory_seconds(2.0**21, 2.0**20) == pytest.approx(1e-5 + small.seconds)
         assert device.memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 16)
-        assert device.cold_seconds(2.0**20, 16.0, 0.0) == pytest.approx(large.seconds / 16 - 1e-5)
+        assert cold_seconds(device, 2.0**20, 16.0) == pytest.approx(large.seconds / 16 - 1e-5)
         assert device.scaled(2.0, 1.0).memory_seconds(2.0**20, 2.0**20, 16.0) == pytest.approx(large.seconds / 32)
     here = preset("cpu:8").device
     assert here.memory_seconds(2.0**18, 2.0**18, 64.0) > here.memory_seconds(2.0**18)
