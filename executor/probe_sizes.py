@@ -18,8 +18,8 @@ class ProbeSizes:
 
     Attributes:
         layers: whose products are timed: square, flat and thin ones.
-        kept_bytes, most_kept: of the operands that a product's probe goes through, or of what collectives bring, and at
-            most how many they are.
+        kept_bytes, most_kept: of what collectives bring, or, where no `cold_bytes` are timed, of the operands that a
+            product's probe goes through, and at most how many they are.
         repeated: how often a loop repeats in each of its rounds what is timed, about. Between rounds a GPU stands
             still until its host has read whether there is another.
         launched_bytes: of the array that one op more goes over.

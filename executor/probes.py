@@ -113,8 +113,9 @@ def product_probe(product: str, layer: Layer, dtype: str, sizes: ProbeSizes) -> 
         TRANSPOSED: (lambda dy, x: x.T @ dy, (rows, outputs), (rows, inputs)),
     }[product]
     height, inner, width = product_sizes(product, layer)
-    kept_bytes = 0 if sizes.cold_bytes else sizes.kept_bytes
-    count = max(1, min(sizes.most_kept, kept_bytes // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
+    count = 1
+    if not sizes.cold_bytes:
+        count = max(1, min(sizes.most_kept, sizes.kept_bytes // (math.prod(kept) * jnp.dtype(dtype).itemsize)))
 
     def step(result: jax.Array, x: jax.Array, *arrays: jax.Array) -> Arrays:
         for array in arrays:
