@@ -14,7 +14,8 @@ from costmodel.calls import CallCost
 from costmodel.curves import CollectiveCurve
 from costmodel.errors import ProfileError
 from costmodel.gemm import MatmulShape
-from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, MemorySample, Topology
+from costmodel.memory import MemorySample
+from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
 from costmodel.waits import Waits
 
 FORMAT = 14

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from costmodel.calls import CallCost
 from costmodel.curves import CollectiveCurve
 from costmodel.gemm import MatmulShape
+from costmodel.memory import MemorySample, faster, kept_bytes, moving_seconds
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 from costmodel.waits import Waits
 
@@ -60,14 +61,6 @@ reductions over the last dimension and over others; copies in another order of d
 comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; pixels under a
 convolution's window, of all channels together; random bits; arrays put together, and padded, within a loop over the
 result."""
-
-
-@dataclass(frozen=True)
-class MemorySample:
-    """So many bytes, read and written, and the seconds that they took."""
-
-    nbytes: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -131,9 +124,8 @@ class Device:
             return total / self.memory_bytes_per_second
         warm, shared = np.maximum(0.0, total - cold), np.maximum(1.0, crowding) * cold
         as_read = cold + (self.cold_write_factor - 1.0) * np.asarray(cold_written)
-        return _moving(self.memory_curve, warm, warm) + _moving(
-            self.cold_memory_curve or self.memory_curve, as_read, shared
-        )
+        cold_curve = self.cold_memory_curve or self.memory_curve
+        return moving_seconds(self.memory_curve, warm, warm) + moving_seconds(cold_curve, as_read, shared)
 
     def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
         """Seconds that bytes take beyond those of an op that has them in the caches, if they come from further away.
@@ -144,8 +136,16 @@ class Device:
         moved = np.asarray(nbytes, dtype=float)
         if not self.memory_curve:
             return np.zeros_like(moved)
-        far = _moving(self.cold_memory_curve or self.memory_curve, moved, np.maximum(moved, distance))
-        return np.maximum(0.0, far - _moving(self.memory_curve, moved, moved))
+        far = moving_seconds(self.cold_memory_curve or self.memory_curve, moved, np.maximum(moved, distance))
+        return np.maximum(0.0, far - moving_seconds(self.memory_curve, moved, moved))
+
+    def refetch_in_loop_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
+        """The same in a loop, each round of which goes over the memory of the one before."""
+        if not self.memory_curve:
+            return np.zeros_like(np.asarray(nbytes, dtype=float))
+        near = np.maximum(nbytes, kept_bytes(self.memory_curve))
+        far = moving_seconds(self.memory_curve, nbytes, np.maximum(near, distance))
+        return far - moving_seconds(self.memory_curve, nbytes, near)
 
     def rearranging_seconds(
         self,
@@ -188,8 +188,8 @@ class Device:
             self,
             flops_per_second={dtype: rate * speed for dtype, rate in self.flops_per_second.items()},
             memory_bytes_per_second=self.memory_bytes_per_second * speed,
-            memory_curve=_faster(self.memory_curve, speed),
-            cold_memory_curve=_faster(self.cold_memory_curve, speed),
+            memory_curve=faster(self.memory_curve, speed),
+            cold_memory_curve=faster(self.cold_memory_curve, speed),
             launch_seconds=self.launch_seconds * wait,
             round_seconds=self.round_seconds * wait,
             element_seconds={name: seconds / speed for name, seconds in self.element_seconds.items()},
@@ -234,17 +234,6 @@ def _powers(stride_bytes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Strides as whole numbers, and log2 of the largest power of two that divides each."""
     strides = np.rint(stride_bytes).astype(np.int64)
     return strides, np.log2(np.maximum(strides & -strides, 1))
-
-
-def _moving(curve: tuple[MemorySample, ...], nbytes: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Seconds of bytes that move among so many; between the sizes of the curve by a power law."""
-    sizes = np.array([sample.nbytes for sample in curve])
-    rates = sizes / np.array([sample.seconds for sample in curve])
-    return nbytes / np.exp(np.interp(np.log(np.maximum(1.0, among)), np.log(sizes), np.log(rates)))
-
-
-def _faster(curve: tuple[MemorySample, ...], speed: float) -> tuple[MemorySample, ...]:
-    return tuple(replace(sample, seconds=sample.seconds / speed) for sample in curve)
 
 
 def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:

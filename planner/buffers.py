@@ -33,6 +33,8 @@ class Timeline:
         kernels: the same by kernels, each of which writes what its last makes; cheap ones are in several.
         copied: what is copied lest a result in its memory come before readers, and how often: arguments once, before
             all else, and what loops go on from in each of their rounds.
+        begun: the results of loops in whose memory they do not begin, and how often what they go on from is copied
+            there.
         parts: how much of what an instruction makes is computed, if not all of it once: less where less is needed, more
             where several kernels compute it.
         lines: the user's line that is reached at a time, ascending.
@@ -46,6 +48,7 @@ class Timeline:
     orders: dict[Program, tuple[Instruction, ...]] = field(default_factory=dict)
     kernels: dict[Program, list[tuple[Instruction, ...]]] = field(default_factory=dict)
     copied: dict[Array, float] = field(default_factory=dict)
+    begun: dict[Array, float] = field(default_factory=dict)
     parts: dict[Instruction, float] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     paces: dict[Value | Array, tuple[int, int]] = field(default_factory=dict)
@@ -179,6 +182,8 @@ class _Clock:
                 self.ends[shared] = max(self.time, self.born.get(shared, 0))
                 if shared.shared:  # what a loop goes on from stays where it is
                     continue
+            elif _goes_round(root, position, result):
+                found.begun[result] = root.count
             self.born[result] = self.time + (shared is not None)
         if root.scratch_bytes:
             name = f"scratch of {root.name}"
@@ -220,6 +225,8 @@ class _Clock:
             elif needed > born and result not in onward:  # elsewhere, until the argument goes
                 self.found.arrays[result] = self.allocation(result, born, needed)
             self.found.arrays[argument] = self.allocation(argument, 0, end, "argument", range(needed + 1, born))
+        for result in onward:
+            self.found.begun.pop(result, None)
         self.found.paces.update(_paces(self.graph, self.born))
         made = itertools.chain.from_iterable(map(operands_first, self.kernels.values()))
         places = {array: place for place, array in enumerate(made)}
@@ -343,6 +350,12 @@ def taken_over(root: Instruction, position: int, result: Array, free: Mapping[Ar
         return None
     fitting = (array for array, alike in free.items() if alike and array.nbytes == result.nbytes)
     return next(fitting, None)
+
+
+def _goes_round(root: Instruction, position: int, result: Array) -> bool:
+    """Whether a result is what the rounds of a loop hand on, each changed."""
+    carried = root.bodies[-1].carried if root.bodies else ()
+    return position < len(carried) and carried[position][0] is not carried[position][1] and bool(result.shape)
 
 
 def breadth_first(kernels: Sequence[Kernel], backwards: bool = False) -> list[Kernel]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from costmodel.compute import cold_seconds
 from costmodel.model import MeshCost
 from costmodel.topology import Device, spread_bytes
 from planner.assignment import Assignment
@@ -80,7 +81,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead -= _unassembled_seconds(over_time)
     overhead += sum(map(shifted_seconds, over_time.kernels.values()))
     overhead += _turning_seconds(cost.device, over_time)
-    overhead += _copied_seconds(cost.device, over_time)
+    overhead += _copied_seconds(cost, program, over_time, standing)
     overhead += _idle_seconds(cost, program, over_time)
     step = compute + communication + overhead
     return Prediction(step, compute, communication, overhead, highest.nbytes, collectives, highest)
@@ -159,19 +160,26 @@ def _in_tiles(one: Instruction) -> bool:
     return one.name in ("copy", "convert") and all(array.pieces == 1 for array in (*one.operands, *one.results))
 
 
-def _copied_seconds(device: Device, over_time: Timeline) -> float:
-    """What copying takes that nobody asked for."""
-    return sum(
-        times * (device.launch_seconds + float(device.memory_seconds(2.0 * array.nbytes)))
-        for array, times in over_time.copied.items()
+def _copied_seconds(cost: MeshCost, program: Program, over_time: Timeline, standing: float) -> float:
+    """What copying takes that nobody asked for.
+
+    Args:
+        standing: bytes of all arguments and results.
+    """
+    copies = [(array.nbytes, times) for array, times in (*over_time.copied.items(), *over_time.begun.items())]
+    moving = sum(
+        times * (cost.device.launch_seconds + float(cost.device.memory_seconds(2.0 * nbytes)))
+        for nbytes, times in copies
     )
+    written = sum(result.nbytes for result in program.outputs if result in over_time.begun)
+    return moving + float(cold_seconds(cost.device, written, standing / max(1.0, written), written))
 
 
 def _idle_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What rounds of loops fall short of the least that one takes."""
     idle = 0.0
     for one in program.walk():
-        if one.op is not None and one.op.name in ("scan", "while"):
+        if one.is_loop:
             body = one.bodies[-1]
             inside = sum(each.count * over_time.seconds(each) for each in body.walk())
             inside += sum(each.seconds for step in body.walk() for each in step.collectives)

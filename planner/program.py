@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jax.extend.core import primitives as jex_primitives
+
 from planner.decisions import Home
 from planner.graph import Body, Op, Value
 from planner.rearrange import Turn
@@ -115,6 +117,10 @@ class Instruction:
     shares: tuple[int | None, ...] = ()
     bodies: tuple[Program, ...] = ()
     op: Op | None = None
+
+    @property
+    def is_loop(self) -> bool:
+        return self.op is not None and self.op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ def chains(
     turning: bool,
     repeats: tuple[int, ...] = (),
 ) -> tuple[tuple[Step, ...], ...]:
-    """The chains worth pricing, of which the first is always there: see `_gathering`, `_moving` and `_turning`.
+    """The chains worth pricing, of which the first is always there: see `_gathering` and `_moving`.
 
     Args:
         shape: the array's global shape.
@@ -80,8 +80,10 @@ def _ways(
     source: Layout, target: Layout, mesh: Mesh, turning: bool, repeats: tuple[int, ...]
 ) -> tuple[tuple[Step, ...], ...]:
     """The different chains for an array of any shape; the layouts on the way of all but the first may not divide it."""
-    ways = (_gathering, _moving, _turning) if turning else (_gathering, _moving)
-    return tuple(dict.fromkeys(_unmoved(way(source, target, mesh), source, repeats) for way in ways))
+    walked = (
+        way(source, target, mesh, turned) for way in (_gathering, _moving) for turned in (False, True)[: 1 + turning]
+    )
+    return tuple(dict.fromkeys(_unmoved(steps, source, repeats) for steps in walked))
 
 
 def _unmoved(steps: tuple[Step, ...], source: Layout, repeats: tuple[int, ...]) -> tuple[Step, ...]:
@@ -127,8 +129,18 @@ class _Walk:
     def with_dim(self, dim: int, axes: Sequence[str]) -> Layout:
         return (*self.layout[:dim], tuple(axes), *self.layout[dim + 1 :])
 
-    def gather(self, dim: int, kept: int) -> None:
-        """Gathers a dimension back to so many of its axes."""
+    def gather(self, dim: int, kept: int, turned: bool) -> None:
+        """Gathers a dimension back to so many of its axes.
+
+        Args:
+            turned: whether what splits another dimension than the outermost goes there first, and is gathered there.
+                That is a collective more; but where gathering transposes what arrives, moving does so to a shard only.
+        """
+        if turned and dim:
+            moved = len(self.layout[dim]) - kept
+            for _ in range(moved):
+                self.move(dim, 0)
+            dim, kept = 0, len(self.layout[0]) - moved
         self.to("all-gather", self.layout[dim][kept:], self.with_dim(dim, self.layout[dim][:kept]))
 
     def move(self, giver: int, taker: int) -> None:
@@ -139,28 +151,11 @@ class _Walk:
         self.to("all-to-all", (axis,), tuple(layout))
 
 
-def _gathering(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
+def _gathering(source: Layout, target: Layout, mesh: Mesh, turned: bool) -> tuple[Step, ...]:
     """Gather each dimension back to what it has in common with the target, then slice."""
     walk = _Walk(source, mesh)
     for dim, (have, want) in enumerate(zip(source, target, strict=True)):
-        walk.gather(dim, _common(have, want))
-    walk.to("slice", (), target)
-    return tuple(walk.steps)
-
-
-def _turning(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
-    """As by gathering, but what splits other dimensions goes to the outermost one first, and is gathered there.
-
-    That is a collective more; but where gathering transposes what arrives, moving transposes a shard only.
-    """
-    walk = _Walk(source, mesh)
-    for dim, (have, want) in enumerate(zip(source, target, strict=True)):
-        kept = _common(have, want)
-        if dim:
-            for _ in have[kept:]:
-                walk.move(dim, 0)
-            dim, kept = 0, len(walk.layout[0]) - len(have[kept:])
-        walk.gather(dim, kept)
+        walk.gather(dim, _common(have, want), turned)
     walk.to("slice", (), target)
     return tuple(walk.steps)
 
@@ -170,7 +165,7 @@ def _common(have: Sequence[str], want: Sequence[str]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(have, want, strict=False)))
 
 
-def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
+def _moving(source: Layout, target: Layout, mesh: Mesh, turned: bool) -> tuple[Step, ...]:
     """One permutation of devices if that will do; else slice by new axes, move some elsewhere, gather the rest.
 
     All-to-all and all-gather act on the minor axes of a dimension, so a permutation of devices brings them there first.
@@ -201,7 +196,7 @@ def _moving(source: Layout, target: Layout, mesh: Mesh) -> tuple[Step, ...]:
         walk.move(leaving[0], goal[walk.layout[leaving[0]][-1]])
     arrange(range(len(source)))
     for dim, want in enumerate(target):
-        walk.gather(dim, len(want))
+        walk.gather(dim, len(want), turned)
     return tuple(walk.steps)
 
 

@@ -3,18 +3,22 @@
 The price of an op has arguments and results come from memory, and what the program made itself from the caches (see
 `planner.work`): a solver that prices ops one by one does not know what lies between. Here the order is known.
 
-In a loop each round goes over the memory of the one before, and what it makes stays in the caches. Outside, arrays lie
-one behind the other, and their memory is cold too when the call touches it for the first time.
+Outside of loops arrays lie one behind the other, and their memory is cold too when the call touches it for the first
+time. In a loop each round goes over the memory of the one before: there the same distances count by what loops over one
+array take, the larger it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from jax.extend.core import primitives as jex_primitives
 
 from costmodel.model import MeshCost
+from planner._jax_compat import scan_counts
 from planner.buffers import Timeline
 from planner.memory import with_memory_of_their_own
 from planner.pieces import unassembled
@@ -31,30 +35,96 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     Args:
         all_bytes: of all memory that the program takes: no more can lie between, however often it is touched.
     """
-    touched, after = 0.0, dict[Array, float]()
-    again: list[tuple[float, float, float]] = []  # how often, bytes, and bytes touched since
-    not_done = unassembled(over_time.kernels[program])
-    for kernel in over_time.kernels[program]:
-        root, read = kernel[-1], _read(kernel, over_time)
-        if hands_on(kernel) or root in not_done:
-            after |= {array: after[before] for array in root.results for before in read if before in after}
-            continue
-        since: dict[Array, float] = {}
-        for array, nbytes in read.items():
-            since[array] = touched - after[array] if array in after else math.inf
-            touched += nbytes
-            if array in after:
-                after[array] = touched
-        again += ((root.count, read[one], since[one]) for one in _priced_warm(root, since, cost) if one in after)
-        touched += _touched_inside(root, over_time)
-        for array in root.results:
-            touched += _part(root, array)
-            after[array] = touched
-    again.append((1.0, _first_written(program, over_time), touched))
-    inside = (each for one in program.walk() for body in one.bodies for each in body.instructions)
-    again += ((each.count, _of_a_round(each), touched) for each in inside)
+    call = _Walk(cost, over_time)
+    again = list(call.through(program))
+    loops = [one for one in program.walk() if one.is_loop]
+    arguments = set(program.inputs)
+    brought = ((one.count, array.nbytes) for one in loops for array in arguments.intersection(_whole(one)))
+    again += (_Again(times, nbytes, call.touched) for times, nbytes in brought)
+    inside = (each for one in loops for each in one.bodies[-1].instructions)
+    again += (_Again(each.count, _of_a_round(each), call.touched) for each in inside)
+    again.append(_Again(1.0, _first_written(program, over_time), call.touched))
+    in_rounds = [each for one in loops for each in _of_rounds(one.bodies[-1], cost, over_time)]
+    return _seconds(again, all_bytes, cost.device.refetch_seconds) + _seconds(
+        in_rounds, all_bytes, cost.device.refetch_in_loop_seconds
+    )
+
+
+class _Again(NamedTuple):
+    """How often so many bytes are read or written that were touched last so many others ago."""
+
+    times: float
+    nbytes: float
+    distance: float
+
+
+def _seconds(
+    again: Sequence[_Again], all_bytes: float, seconds: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> float:
+    if not again:
+        return 0.0
     times, nbytes, distances = np.array(again).T
-    return float(times @ cost.device.refetch_seconds(nbytes, np.minimum(distances, all_bytes)))
+    return float(times @ seconds(nbytes, np.minimum(distances, all_bytes)))
+
+
+class _Walk:
+    """Through kernels in the order in which they run; of a call its arguments are left out, whose prices are cold."""
+
+    def __init__(self, cost: MeshCost, over_time: Timeline):
+        self.cost, self.over_time = cost, over_time
+        self.touched = 0.0
+        self.after: dict[Array, float] = {}
+
+    def through(self, program: Program) -> Iterator[_Again]:
+        """What is touched again on the way, and was priced as coming from the caches."""
+        not_done = unassembled(self.over_time.kernels[program])
+        for kernel in self.over_time.kernels[program]:
+            root, read = kernel[-1], _read(kernel, self.over_time)
+            if hands_on(kernel) or root in not_done:
+                before = [self.after[array] for array in read if array in self.after]
+                self.after |= {array: each for array in root.results for each in before}
+                continue
+            since: dict[Array, float] = {}
+            for array, nbytes in read.items():
+                since[array] = self.touched - self.after[array] if array in self.after else math.inf
+                self.touched += nbytes
+                if array in self.after:
+                    self.after[array] = self.touched
+            sliced = {array for one in kernel if _takes_of_a_loop(one) for array in one.operands}
+            warm = self.after.keys() & set(_priced_warm(root, since, self.cost)) - sliced
+            yield from (_Again(root.count, read[one], since[one]) for one in warm)
+            self.touched += _touched_inside(root, self.over_time)
+            for array in root.results:
+                if array in self.after and _waits_for_what_it_writes(root):
+                    yield _Again(root.count, _part(root, array), self.touched - self.after[array])
+                self.touched += _part(root, array)
+                self.after[array] = self.touched
+
+
+def _of_rounds(body: Program, cost: MeshCost, over_time: Timeline) -> Iterator[_Again]:
+    """What a round of a loop touches that the round before, or itself, touched; its slices of larger arrays apart."""
+    walk = _Walk(cost, over_time)
+    walk.after = {array: 0.0 for kernel in over_time.kernels[body] for array in _read(kernel, over_time)}
+    for _ in walk.through(body):
+        pass
+    for result, carried in body.carried:
+        if result in walk.after:
+            walk.after[carried] = walk.after[result]
+    yield from walk.through(body)
+
+
+def _whole(loop: Instruction) -> list[Array]:
+    """The operands of a loop that each round reads as a whole, or changes."""
+    assert loop.op is not None
+    if loop.op.primitive is jex_primitives.while_p:
+        return list(loop.operands)
+    sliced = set(loop.op.operands[sum(scan_counts(loop.op.params)) :])
+    return [array for array in loop.operands if array.value not in sliced]
+
+
+def _waits_for_what_it_writes(root: Instruction) -> bool:
+    """Whether it moves memory and little else; what collectives bring was timed as coming to lie in cold memory."""
+    return not (root.collectives or root.bodies or root.name == "dot_general")
 
 
 def _first_written(program: Program, over_time: Timeline) -> float:
@@ -92,11 +162,16 @@ def _priced_warm(root: Instruction, since: Mapping[Array, float], cost: MeshCost
     return since
 
 
+def _takes_of_a_loop(one: Instruction) -> bool:
+    """Whether it takes a round's slice out of what a loop goes over."""
+    return one.op is None and one.name == "dynamic_slice"
+
+
 def _of_a_round(one: Instruction) -> float:
     """Bytes that an instruction takes out of what a loop goes over, or adds to what it stacks, for one round alone."""
-    if one.op is None and one.name in ("dynamic_slice", "dynamic_update_slice"):
-        return one.results[0].nbytes or one.operands[0].nbytes
-    return 0.0
+    if _takes_of_a_loop(one):
+        return one.results[0].nbytes
+    return one.operands[0].nbytes if one.op is None and one.name == "dynamic_update_slice" else 0.0
 
 
 def _touched_inside(one: Instruction, over_time: Timeline) -> float:
@@ -118,7 +193,7 @@ def _read(kernel: Sequence[Instruction], over_time: Timeline) -> dict[Array, flo
     found: dict[Array, float] = {}
     for one in kernel:
         computed = min(1.0, over_time.parts.get(one, 1.0))
-        for array in one.operands:
+        for array in _whole(one) if one.is_loop else one.operands:
             if array not in made:
                 found[array] = max(found.get(array, 0.0), computed * _part(one, array))
     return found

@@ -10,7 +10,8 @@ import pytest
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import cold_seconds, matmul_seconds
 from costmodel.gemm import MatmulShape
-from costmodel.topology import FAR, REARRANGING, Eager, MemorySample, spread_bytes
+from costmodel.memory import MemorySample
+from costmodel.topology import FAR, REARRANGING, Eager, spread_bytes
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 

@@ -17,8 +17,9 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from costmodel import CostModel, Device, Dim, Link, Topology
 from costmodel.gemm import MatmulShape
+from costmodel.memory import MemorySample
 from costmodel.model import measured_model
-from costmodel.topology import Backend, MemorySample
+from costmodel.topology import Backend
 from planner import plan
 from planner.reshard import Resharder
 

@@ -137,5 +137,9 @@ def test_donation_counts_in_memory() -> None:
     def step(state: jax.Array) -> jax.Array:
         return state * 2
 
-    peaks = [plan(step, (BIG,), MESH, donate_argnums=donated).prediction.peak_bytes for donated in ((), (0,))]
-    assert peaks[1] == pytest.approx(peaks[0] / 2)
+    for specs in (None, P("x")):  # where both are given alike as well
+        kept, donated = (
+            plan(step, (BIG,), MESH, in_specs=specs, out_specs=specs, donate_argnums=argnums).prediction.peak_bytes
+            for argnums in ((), (0,))
+        )
+        assert donated == pytest.approx(kept / 2)

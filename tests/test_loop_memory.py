@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from peaks import ONE, compiled_peak_of, peak_of
 
+from costmodel.model import measured_model
 from executor.hlo import parse
 from planner import plan
 from planner.buffers import timeline
@@ -72,6 +73,41 @@ def test_a_loop_copies_what_it_could_not_write_over_what_it_reads(
         if instruction.opcode == "copy" and "512,512" in instruction.type and times > 1
     ]
     assert sum(inside) == rounds * copies
+
+
+@pytest.mark.parametrize(
+    ("donated", "before", "copies"),
+    [((), lambda u: u, 1), (0, lambda u: u, 0), ((), jnp.cumsum, 0)],
+    ids=["kept", "donated", "made there"],
+)
+def test_what_a_loop_may_not_write_over_is_copied_before_its_first_round(
+    donated: Any, before: Callable[[jax.Array], jax.Array], copies: int
+) -> None:
+    """Once, as the compiled program does, and pays for it."""
+
+    def fn(u: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 10, lambda _, u: jnp.sin(u) * 2, before(u))
+
+    args = (jax.ShapeDtypeStruct((2**18,), jnp.float32),)
+    planned = plan(fn, args, ONE, donate_argnums=donated)
+    program = write(planned.choice.assignment).program
+    assert sum(timeline(planned.choice.assignment, program, planned.choice.request.donors).begun.values()) == copies
+    module = parse(jax.jit(fn, donate_argnums=donated).lower(*args).compile().as_text())
+    (entry,) = [module.computations[name] for name, times in module.executions.items() if "main" in name and times == 1]
+    assert sum(one.opcode == "copy" and "262144" in one.type for one in entry.instructions.values()) == copies
+
+
+def test_beginning_a_loop_takes_longer_where_it_begins_with_a_copy() -> None:
+    def fn(u: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 10, lambda _, u: jnp.sin(u) * 2, u)
+
+    args = (jax.ShapeDtypeStruct((2**18,), jnp.float32),)
+    cost = measured_model("cpu-2core-intel.json")
+    kept, donated = (
+        plan(fn, args, ONE, donate_argnums=argnums, cost_model=cost).prediction.overhead_seconds for argnums in ((), 0)
+    )
+    device = cost.topology.device
+    assert kept - donated > float(device.memory_seconds(2 * MIB, MIB, 1.0, MIB))
 
 
 def _leapfrog(state: Any, _: None) -> Any:

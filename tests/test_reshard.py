@@ -165,6 +165,16 @@ def test_large_arrays_turn_before_they_are_gathered(shape: Shape, kinds: list[st
     assert [step.kind for step in path] == kinds
 
 
+def test_what_lies_major_is_permuted_moved_and_gathered_as_rows() -> None:
+    """Gathered where it is, four megabytes would be transposed on every device."""
+    path = Resharder(cost_on({"x": 2, "y": 4})).path((1024, 1024), 4, ((), ("x", "y")), ((), ("y",)))
+    assert [(step.kind, step.layout) for step in path] == [
+        ("collective-permute", ((), ("y", "x"))),
+        ("all-to-all", (("x",), ("y",))),
+        ("all-gather", ((), ("y",))),
+    ]
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 def test_matrix_holds_the_price_of_the_path_taken(mesh: dict[str, int]) -> None:
     """One resharder serves arrays of several shapes, of which the smaller allow fewer layouts on the way."""

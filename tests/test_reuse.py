@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core.primitives import scan_p
 from jax.sharding import AbstractMesh
 
 from costmodel import CostModel, Device, preset
+from costmodel.memory import MemorySample
 from costmodel.model import MeshCost
-from costmodel.topology import Backend, MemorySample
+from costmodel.topology import Backend
 from planner import plan
 from planner.buffers import Timeline
 from planner.graph import Op, Value
@@ -36,8 +38,8 @@ def far(nbytes: float, distance: float) -> float:
     return float(DEVICE.refetch_seconds(nbytes, distance))
 
 
-def on(backend: Backend) -> MeshCost:
-    return MeshCost({}, DEVICE, backend, reduce_scatters=False, overlap={}, groups={}, waits=None)
+def on(backend: Backend, device: Device = DEVICE) -> MeshCost:
+    return MeshCost({}, device, backend, reduce_scatters=False, overlap={}, groups={}, waits=None)
 
 
 def array(nbytes: int) -> Array:
@@ -49,13 +51,25 @@ def op(reads: Sequence[Array], *writes: Array, name: str = "sin", count: float =
     return Instruction(name, traits, tuple(reads), writes, "", count, **more)
 
 
+def scan(*body: Instruction, reads: Sequence[Array] = (), slices: int = 0, **more: Any) -> Instruction:
+    """A loop; of what it reads it slices so many of the last."""
+    whole = len(reads) - slices
+    of = Op(scan_p, {"num_consts": whole, "num_carry": 0}, tuple(one.value for one in reads), (), "")
+    return op(reads, name="scan", op=of, bodies=(Program((), (*body, op([], count=body[0].count)), (), **more),))
+
+
 def seconds(
-    *instructions: Instruction, all_bytes: float = math.inf, backend: Backend = "cpu", **over_time: Any
+    *instructions: Instruction,
+    arguments: Sequence[Array] = (),
+    all_bytes: float = math.inf,
+    backend: Backend = "cpu",
+    device: Device = DEVICE,
+    **over_time: Any,
 ) -> float:
     """Each instruction is a kernel of its own."""
-    programs = [Program((), instructions, ()), *(body for one in instructions for body in one.bodies)]
+    programs = [Program(tuple(arguments), instructions, ()), *(body for one in instructions for body in one.bodies)]
     kernels = {program: [(one,) for one in program.instructions] for program in programs}
-    return refetch_seconds(on(backend), programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
+    return refetch_seconds(on(backend, device), programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
 
 
 def test_the_farther_back_the_longer_it_takes_to_read_again() -> None:
@@ -153,8 +167,7 @@ def test_what_computes_something_on_the_way_to_a_new_shape_writes_it() -> None:
 def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there() -> None:
     def loop(rounds: float) -> Instruction:
         inside = array(SMALL)
-        instructions = (op([], inside, count=rounds), op([inside], array(SMALL), count=rounds), op([], count=rounds))
-        return op([], name="scan", bodies=(Program((), instructions, ()),))
+        return scan(op([], inside, count=rounds), op([inside], array(SMALL), count=rounds))
 
     a = array(SMALL)
     assert seconds(loop(100)) == 0
@@ -166,9 +179,39 @@ def test_no_round_has_had_before_what_it_takes_out_of_an_array_of_all_rounds_or_
     part, more, stacked = array(SMALL), array(SMALL), array(8 * SMALL)
     taken = op([stacked], part, name="dynamic_slice", count=8.0)
     put = op([more], array(0), name="dynamic_update_slice", count=8.0)
-    loop = op([], name="scan", bodies=(Program((), (taken, op([part], more, count=8.0), put, op([], count=8.0)), ()),))
+    loop = scan(taken, op([part], more, count=8.0), put, reads=[stacked], slices=1)
     touched = 8 * 4 * SMALL + LARGE
-    assert seconds(loop, op([], array(LARGE))) == pytest.approx(8 * 2 * far(SMALL, touched), rel=0.1)
+    of_rounds = pytest.approx(8 * 2 * far(SMALL, touched), rel=0.1)
+    assert seconds(loop, op([], array(LARGE))) == of_rounds
+    assert seconds(loop, op([], array(LARGE)), arguments=[stacked]) == of_rounds, "a slice at a time, no more"
+
+
+def test_rounds_of_a_loop_touch_again_what_caches_may_not_keep() -> None:
+    def round_of(*more: Instruction) -> Instruction:
+        return scan(op([before], after, count=5.0), *more, carried=((after, before),))
+
+    before, after, other, another = (array(LARGE) for _ in range(4))
+    slowing = tuple(MemorySample(2.0**power, 2.0 ** (1.5 * power) * 1e-12) for power in (18, 26))
+    device = replace(DEVICE, memory_curve=slowing)
+    assert seconds(round_of(), device=device) == 0, "it is where the round before left it"
+    three, two = (float(device.refetch_in_loop_seconds(LARGE, lies * LARGE)) for lies in (3, 2))
+    both = seconds(round_of(op([other], another, count=5.0)), device=device)
+    assert both == pytest.approx(5 * (two + 3 * three)), "what goes round was written after it was read"
+
+
+def test_what_a_core_keeps_between_rounds_takes_no_longer() -> None:
+    kept = tuple(MemorySample(nbytes, taken) for nbytes, taken in ((2.0**18, 4e-5), (2.0**20, 1e-4), (2.0**22, 1e-3)))
+    device = replace(DEVICE, memory_curve=kept)
+    near, far = device.refetch_in_loop_seconds(SMALL, np.array([2.0**20, 2.0**22]))
+    assert near == 0
+    assert far == pytest.approx(SMALL * (1e-3 / 2**22 - 1e-4 / 2**20))
+
+
+def test_what_a_call_brings_comes_from_memory_once_however_many_rounds_read_it() -> None:
+    weights = array(LARGE)
+    loop = scan(op([weights], array(SMALL), count=100.0), reads=[weights])
+    rest = seconds(loop)
+    assert seconds(loop, arguments=[weights]) == pytest.approx(rest + far(LARGE, 101 * LARGE), rel=0.05)
 
 
 def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
