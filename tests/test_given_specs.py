@@ -137,7 +137,7 @@ def test_donation_counts_in_memory() -> None:
     def step(state: jax.Array) -> jax.Array:
         return state * 2
 
-    for specs in (None, P("x")):  # where both are given alike as well
+    for specs in (None, P(("x", "y"))):  # where both are given alike as well
         kept, donated = (
             plan(step, (BIG,), MESH, in_specs=specs, out_specs=specs, donate_argnums=argnums).prediction.peak_bytes
             for argnums in ((), (0,))

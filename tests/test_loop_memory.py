@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AbstractMesh, PartitionSpec
 from peaks import ONE, compiled_peak_of, peak_of
 
 from costmodel.model import measured_model
@@ -103,9 +104,12 @@ def test_beginning_a_loop_takes_longer_where_it_begins_with_a_copy() -> None:
 
     args = (jax.ShapeDtypeStruct((2**18,), jnp.float32),)
     cost = measured_model("cpu-2core-intel.json")
-    kept, donated = (
-        plan(fn, args, ONE, donate_argnums=argnums, cost_model=cost).prediction.overhead_seconds for argnums in ((), 0)
-    )
+    mesh, whole = AbstractMesh((8,), ("x",)), PartitionSpec()
+    plans = [
+        plan(fn, args, mesh, in_specs=whole, out_specs=whole, donate_argnums=argnums, cost_model=cost)
+        for argnums in ((), 0)
+    ]
+    kept, donated = (one.alternatives["replicated"].prediction.overhead_seconds for one in plans)
     device = cost.topology.device
     assert kept - donated > float(device.memory_seconds(2 * MIB, MIB, 1.0, MIB))
 
