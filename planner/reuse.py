@@ -38,9 +38,8 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     call = _Walk(cost, over_time)
     again = list(call.through(program))
     loops = [one for one in program.walk() if one.is_loop]
-    arguments = set(program.inputs)
-    brought = ((one.count, array.nbytes) for one in loops for array in arguments.intersection(_whole(one)))
-    again += (_Again(times, nbytes, call.touched) for times, nbytes in brought)
+    brought = ((one, array) for one in loops for array in _whole(one) if array in program.inputs)
+    again += (_Again(one.count, array.nbytes, call.touched) for one, array in brought)
     inside = (each for one in loops for each in one.bodies[-1].instructions)
     again += (_Again(each.count, _of_a_round(each), call.touched) for each in inside)
     again.append(_Again(1.0, _first_written(program, over_time), call.touched))
@@ -91,8 +90,9 @@ class _Walk:
                 if array in self.after:
                     self.after[array] = self.touched
             sliced = {array for one in kernel if _takes_of_a_loop(one) for array in one.operands}
-            warm = self.after.keys() & set(_priced_warm(root, since, self.cost)) - sliced
-            yield from (_Again(root.count, read[one], since[one]) for one in warm)
+            for one in _priced_warm(root, since, self.cost):
+                if one in self.after and one not in sliced:
+                    yield _Again(root.count, read[one], since[one])
             self.touched += _touched_inside(root, self.over_time)
             for array in root.results:
                 if array in self.after and _waits_for_what_it_writes(root):
