@@ -210,8 +210,11 @@ def test_what_a_core_keeps_between_rounds_takes_no_longer() -> None:
 def test_what_a_call_brings_comes_from_memory_once_however_many_rounds_read_it() -> None:
     weights = array(LARGE)
     loop = scan(op([weights], array(SMALL), count=100.0), reads=[weights])
-    rest = seconds(loop)
-    assert seconds(loop, arguments=[weights]) == pytest.approx(rest + far(LARGE, 101 * LARGE), rel=0.05)
+    rest, once = seconds(loop), far(LARGE, 101 * LARGE)
+    assert seconds(loop, arguments=[weights]) == pytest.approx(rest + once, rel=0.05)
+    copied = array(LARGE)
+    again = seconds(loop, arguments=[weights, copied], copied={copied: 1.0})
+    assert again == pytest.approx(rest + 2 * once, rel=0.05), "what is copied before all else is read as well"
 
 
 def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
