@@ -82,16 +82,17 @@ def make_request(
             raise InvalidSpec(f"donate_argnums names argument {argnum}, {traced.name} takes {len(children)}")
     argnums = tuple(argnum % len(children) for argnum in argnums)
     argument_of = [position for position, child in enumerate(children) for _ in range(child.num_leaves)]
-    ties = tuple(
-        tie if tie is not None and spec in (None, in_specs[tie]) else None
-        for spec, tie in zip(out_specs, match_state(traced), strict=True)
+    continued = match_state(traced)
+    donors = (
+        tie if tie is not None and argument_of[tie] in argnums and spec in (None, in_specs[tie]) else None
+        for spec, tie in zip(out_specs, continued, strict=True)
     )
     return Request(
         tuple(in_specs),
         tuple(out_specs),
         argnums,
-        ties,
-        tuple(tie if tie is not None and argument_of[tie] in argnums else None for tie in ties),
+        tuple(None if spec is not None else tie for spec, tie in zip(out_specs, continued, strict=True)),
+        tuple(donors),
         traced.out_paths,
     )
 
