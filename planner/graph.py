@@ -131,6 +131,10 @@ class Op:
     def name(self) -> str:
         return str(self.primitive)
 
+    @property
+    def is_loop(self) -> bool:
+        return self.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
+
 
 Part = Op | Value | Body
 """What graphs are made of."""

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from jax.extend.core import primitives as jex_primitives
-
 from planner.decisions import Home
 from planner.graph import Body, Op, Value
 from planner.rearrange import Turn
@@ -120,7 +118,7 @@ class Instruction:
 
     @property
     def is_loop(self) -> bool:
-        return self.op is not None and self.op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
+        return self.op is not None and self.op.is_loop
 
 
 @dataclass(frozen=True, eq=False)

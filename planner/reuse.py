@@ -39,11 +39,12 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     call = _Walk(cost, over_time)
     again = list(call.through(program))
     loops = [one for one in program.walk() if one.is_loop]
+    arguments = frozenset(program.inputs)
     brought = ((one.count, array) for one in loops for array in _whole(one))
     again += (
         _Again(times, array.nbytes, call.touched)
         for times, array in itertools.chain(brought, ((1.0, array) for array in over_time.copied))
-        if array in program.inputs
+        if array in arguments
     )
     inside = (each for one in loops for each in one.bodies[-1].instructions)
     again += (_Again(each.count, _of_a_round(each), call.touched) for each in inside)

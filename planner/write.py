@@ -225,8 +225,7 @@ class _Writer(Fetcher):
 
         What goes round and what is stacked goes on in the memory of the operand, or of an array that is empty before.
         """
-        loops = op.primitive in (jex_primitives.scan_p, jex_primitives.while_p)
-        each = count * op.trips if loops else count / len(op.bodies)
+        each = count * op.trips if op.is_loop else count / len(op.bodies)
         carry = _carry(op, len(operands))
         results = tuple(self.home(value, op.name, op.source) for value in op.results)
         bodies, copies = [], list[Array]()
