@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,8 +14,9 @@ from planner.assignment import Assignment
 from planner.collapse import Shapes
 from planner.fusion import Kernel
 from planner.graph import Graph, Value
-from planner.join import joined
-from planner.memory import Allocation, Role, peak
+from planner.join import joined, operands_first
+from planner.memory import peak
+from planner.packing import Allocation, Role
 from planner.priority_fusion import kernels
 from planner.program import Array, Instruction, Program
 from planner.traits import LIBRARY
@@ -106,6 +107,7 @@ class _Clock:
         self.found = Timeline()
         self.born: dict[Array, int] = {}
         self.ends: dict[Array, int] = {}
+        self.places: defaultdict[Array, int] = defaultdict(itertools.count().__next__)
         self.kernels: dict[Program, list[tuple[Instruction, Mapping[Array, bool]]]] = {}
 
     def run(self, program: Program) -> None:
@@ -182,6 +184,7 @@ class _Clock:
                 self.ends[shared] = max(self.time, self.born.get(shared, 0))
                 if shared.shared:  # what a loop goes on from stays where it is
                     continue
+                self.places[result] = self.places[shared]
             elif _goes_round(root, position, result):
                 found.begun[result] = root.count
             self.born[result] = self.time + (shared is not None)
@@ -228,7 +231,8 @@ class _Clock:
         for result in onward:
             self.found.begun.pop(result, None)
         self.found.paces.update(_paces(self.graph, self.born))
-        made = itertools.chain.from_iterable(map(operands_first, self.kernels.values()))
+        roots = itertools.chain.from_iterable(map(operands_first, self.kernels.values()))
+        made = (array for root in roots for array in root.results)
         places = {array: place for place, array in enumerate(made)}
         self.found.arrays = dict(sorted(self.found.arrays.items(), key=lambda item: places.get(item[0], -1)))
         for array, alive in self.found.arrays.items():
@@ -281,27 +285,11 @@ class _Clock:
             return False
         return taken_over(root, root.results.index(result), result, {argument: True}) is argument
 
-    @staticmethod
-    def allocation(array: Array, start: int, end: int, role: Role = "temporary", idle: range = range(0)) -> Allocation:
-        return Allocation(array.own_bytes, start, end, array.name, array.source, role, array.pieces, idle)
-
-
-def operands_first(kernels: Sequence[tuple[Instruction, Iterable[Array]]]) -> Iterator[Array]:
-    """What the kernels of a program make, each after what it reads, from the first output to the last."""
-    makers = {array: (root, reads) for root, reads in kernels for array in root.results}
-    seen: set[Instruction] = set()
-    waiting = [(root, iter(reads)) for root, reads in kernels[-1:]]
-    while waiting:
-        root, left = waiting[-1]
-        made = next((array for array in left if array in makers and makers[array][0] not in seen), None)
-        if made is not None:
-            below, reads = makers[made]
-            waiting.append((below, iter(reads)))
-        elif root in seen:
-            waiting.pop()
-        else:
-            seen.add(root)
-            yield from root.results
+    def allocation(
+        self, array: Array, start: int, end: int, role: Role = "temporary", idle: range = range(0)
+    ) -> Allocation:
+        name, source, place = array.name, array.source, self.places[array]
+        return Allocation(array.own_bytes, start, end, name, source, role, array.pieces, idle, place)
 
 
 def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Array, tuple[int, int]]]:

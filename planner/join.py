@@ -7,7 +7,8 @@ results can begin.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.program import Array, Instruction
@@ -17,63 +18,71 @@ MOST_BYTES, MOST_ARRAYS = 30 * 2**20, 256
 
 
 def joined(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """The instructions with all-reduces joined, in an order in which what is read is there."""
-    groups = [group for group in _groups(instructions) if len(group) > 1]
-    if not groups:
-        return tuple(instructions)
-    into = {index: group[0] for group in groups for index in group}
-    parts: dict[int, list[Instruction]] = {}
-    for index, instruction in enumerate(instructions):
-        parts.setdefault(into.get(index, index), []).append(instruction)
-    return _in_order([_together(these) for _, these in sorted(parts.items())])
+    """The instructions with all-reduces joined, in an order in which what is read is there.
 
-
-def _groups(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """All-reduces to be joined, by index; each in the group that was being filled when it came."""
-    found = [index for index, one in enumerate(instructions) if one.name == "all-reduce"]
-    bit = {index: 1 << place for place, index in enumerate(found)}
-    needed = _needed(instructions, bit)
-    left, groups = list(found), []
+    As XLA has it (xla/service/collective_combiner_utils.h): operands first from the outputs on, each group is as many
+    that go with its first as come before one that waits for any of them.
+    """
+    found = [one for one in instructions if one.name == "all-reduce" and one.collectives[0].bytes <= MOST_BYTES]
+    often = Counter(one.joins for one in found)
+    left = {one for one in found if often[one.joins] > 1}
+    parts = list(instructions)
+    order: list[Instruction] = []
     while left:
-        group: list[int] = []
-        axes = instructions[left[0]].collectives[0].axes
-        mask, before, nbytes = 0, 0, 0.0
-        for index in left:
-            each = instructions[index].collectives[0]
-            if each.axes != axes or each.bytes > MOST_BYTES:
+        order = order or [*operands_first([(one, one.operands) for one in parts])]
+        group = _next_group(order, left)
+        left -= set(group)
+        if len(group) > 1:
+            places = [place for place, one in enumerate(parts) if one in group]
+            parts[places[0]] = _together([parts[place] for place in places])
+            parts = [one for place, one in enumerate(parts) if place not in places[1:]]
+            order = []
+    return tuple(parts) if len(parts) == len(instructions) else _in_order(parts)
+
+
+def operands_first(reads: Sequence[tuple[Instruction, Iterable[Array]]]) -> Iterator[Instruction]:
+    """What instructions read before them: from the last one's first operand on, as XLA goes through a program.
+
+    Args:
+        reads: the instructions, each after what it reads, with that.
+    """
+    makers = {array: (one, operands) for one, operands in reads for array in one.results}
+    seen: set[Instruction] = set()
+    for last in reversed(reads):
+        waiting = [(last[0], iter(last[1]))]
+        while waiting:
+            one, left = waiting[-1]
+            made = next((array for array in left if array in makers and makers[array][0] not in seen), None)
+            if made is not None:
+                below, operands = makers[made]
+                waiting.append((below, iter(operands)))
                 continue
-            waits = needed[index] & mask or before & bit[index]
-            if waits or nbytes + each.bytes > MOST_BYTES or len(group) == MOST_ARRAYS:
-                break
-            group.append(index)
-            mask, before, nbytes = mask | bit[index], before | needed[index], nbytes + each.bytes
-        group = group or left[:1]
-        left = [index for index in left if index not in set(group)]
-        for index in found:
-            if index in group or needed[index] & mask:
-                needed[index] |= before if index in group else before | mask
-        groups.append(group)
-    return groups
+            waiting.pop()
+            if one not in seen:
+                seen.add(one)
+                yield one
 
 
-def _needed(instructions: Sequence[Instruction], bit: dict[int, int]) -> dict[int, int]:
-    """For each all-reduce those that it waits for, as bits."""
-    behind: dict[Array, int] = {}
-    needed = {}
-    for index, instruction in enumerate(instructions):
-        before = 0
-        for array in instruction.operands:
-            before |= behind.get(array, 0)
-        if index in bit:
-            needed[index] = before
-            before |= bit[index]
-        behind.update(dict.fromkeys(instruction.results, before))
-    return needed
+def _next_group(order: Sequence[Instruction], left: set[Instruction]) -> list[Instruction]:
+    """Of the all-reduces that are left the first, and those that go with it."""
+    group: list[Instruction] = []
+    nbytes = 0.0
+    waits = set[Array]()  # what waits for any of them
+    for one in order:
+        waiting = not waits.isdisjoint(one.operands)
+        if waiting:
+            waits.update(one.results)
+        if one not in left or (group and one.joins != group[0].joins):
+            continue
+        nbytes += one.collectives[0].bytes
+        if waiting or nbytes > MOST_BYTES or len(group) == MOST_ARRAYS:
+            break
+        group.append(one)
+        waits.update(one.results)
+    return group
 
 
 def _together(these: Sequence[Instruction]) -> Instruction:
-    if len(these) == 1:
-        return these[0]
     return replace(
         these[0],
         operands=tuple(array for one in these for array in one.operands),

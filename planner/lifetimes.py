@@ -18,7 +18,7 @@ from planner.decisions import REPLICATED, Home
 from planner.graph import Body, Op, Value
 from planner.halves import sent_itemsize
 from planner.layout import Layout, replicated, shard_elements
-from planner.memory import Allocation
+from planner.packing import Allocation
 from planner.price import Priced
 from planner.reshard import Resharder
 from planner.scratch import op_beside_bytes, step_scratch_bytes

@@ -4,47 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
-Role = Literal["argument", "result", "temporary"]
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """An array, or one layout of it, on one device; or several alike.
-
-    Attributes:
-        nbytes: of all of them.
-        start, end: program points between which it is alive, end included.
-        name: the argument's path, or the op that made it.
-        source: the user's line.
-        role: a result's memory is set aside from the start.
-        alike: how many they are.
-        idle: program points at which its memory may hold a temporary array that is no larger: a result's before it is
-            made, a donated argument's between the last that reads it and the result that takes it over.
-    """
-
-    nbytes: float
-    start: int
-    end: int
-    name: str
-    source: str = ""
-    role: Role = "temporary"
-    alike: int = 1
-    idle: range = range(0)
-
-    @property
-    def each_bytes(self) -> float:
-        return self.nbytes / self.alike
-
-    @property
-    def since(self) -> int:
-        """From when on it has memory."""
-        return 0 if self.role == "result" else self.start
+from planner.packing import Allocation, Role, alive_bytes, packed_bytes, with_memory_of_their_own
 
 
 @dataclass(frozen=True)
@@ -52,16 +17,18 @@ class Peak:
     """When most is alive.
 
     Attributes:
-        nbytes: bytes per device at that point.
+        nbytes: bytes per device that the program takes: what is alive at that point, and the holes.
         time: the program point.
         source: the user's line there.
         largest: what is in memory there, largest first; results to come too, temporaries in idle memory not.
+        holes: bytes that nothing lies in then, between the places of temporaries.
     """
 
     nbytes: float
     time: int
     source: str
     largest: tuple[Allocation, ...]
+    holes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +54,7 @@ class MemoryCurve:
 
 
 def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingProxyType({})) -> MemoryCurve:
-    """What is alive at every program point at which that changes; the highest total is `peak`'s.
+    """What is alive at every program point at which that changes; the highest total is `peak`'s without the holes.
 
     Args:
         lines: the user's line that is reached at a program point, ascending.
@@ -115,41 +82,10 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
     if not allocations:
         return Peak(0.0, 0, "", ())
     own = with_memory_of_their_own(allocations)
-    change = np.zeros(max(one.end for one in own) + 2)
-    for one in own:
-        change[one.since] += one.nbytes
-        change[one.end + 1] -= one.nbytes
-    total = np.cumsum(change)
+    temporary = [one for one in own if one.role == "temporary"]
+    total = alive_bytes(own)
     time = int(np.argmax(total))
+    holes = packed_bytes(temporary) - float(alive_bytes(temporary).max())
     alive = sorted((one for one in own if one.since <= time <= one.end), key=lambda one: -one.nbytes)
     reached = [line for point, line in lines.items() if point <= time and line]
-    return Peak(float(total[time]), time, reached[-1] if reached else "", tuple(alive))
-
-
-def with_memory_of_their_own(allocations: Sequence[Allocation]) -> list[Allocation]:
-    """The allocations without the temporaries that lie in memory which others leave idle.
-
-    The largest comes first, of several as large the first of the list, and each goes into the smallest memory that is
-    idle for as long as it lives (openxla/xla: xla/service/buffer_assignment.cc).
-    """
-    hosts = sorted((one for one in allocations if one.idle for _ in range(one.alike)), key=lambda one: one.each_bytes)
-    sizes = [one.each_bytes for one in hosts]
-    idle = [_points(one.idle) for one in hosts]
-    own = [one for one in allocations if one.role != "temporary"]
-    guests = (one for one in allocations if one.role == "temporary")
-    for one in sorted(guests, key=lambda one: -one.each_bytes):
-        needed, left = _points(range(one.start, one.end + 1)), one.alike
-        for place in range(bisect.bisect_left(sizes, one.each_bytes), len(hosts)):
-            if not left:
-                break
-            if idle[place] & needed == needed:
-                idle[place] ^= needed
-                left -= 1
-        if left:
-            own.append(replace(one, nbytes=left * one.each_bytes, alike=left) if left < one.alike else one)
-    return own
-
-
-def _points(points: range) -> int:
-    """Program points as bits."""
-    return (1 << points.stop) - (1 << points.start) if points else 0
+    return Peak(float(total[time]) + holes, time, reached[-1] if reached else "", tuple(alive), holes)

@@ -94,6 +94,7 @@ class Instruction:
             `planner.pieces.shifted_seconds`.
         turn: of a copy that has elements in another order, how it reads them; None of all else.
         collectives: what it communicates, all times together.
+        joins: what all-reduces that the compiler joins have in common; empty for all else.
         scratch_bytes: what it needs beside operands and results while it runs.
         shares: for each result, the position of the operand whose memory it takes over if that ends here, or None.
         bodies: the insides of a loop or branch.
@@ -111,6 +112,7 @@ class Instruction:
     shifted_seconds: float = 0.0
     turn: Turn | None = None
     collectives: tuple[Collective, ...] = ()
+    joins: tuple[object, ...] = ()
     scratch_bytes: float = 0.0
     shares: tuple[int | None, ...] = ()
     bodies: tuple[Program, ...] = ()

@@ -21,7 +21,7 @@ from jax.extend.core import primitives as jex_primitives
 from costmodel.model import MeshCost
 from planner._jax_compat import scan_counts
 from planner.buffers import Timeline
-from planner.memory import with_memory_of_their_own
+from planner.packing import with_memory_of_their_own
 from planner.pieces import unassembled
 from planner.program import Array, Instruction, Program
 from planner.traits import renames

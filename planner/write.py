@@ -19,6 +19,7 @@ from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.fetch import REARRANGED, SLICED, Copies, Fetcher
 from planner.graph import TRANSPARENT, Body, Op, Value, aval_of, invariants, root_of
+from planner.groups import groups_order, reducer
 from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
@@ -165,7 +166,8 @@ class _Writer(Fetcher):
             after = results[position] if place >= last and not sent.widened else replace(sent, name=collective.kind)
             self.append(
                 lines, collective.kind, LIBRARY, (sent,), (after,), op.source, count,
-                collectives=(collective,), shares=(None if self.cost.backend == "cpu" else 0,),
+                collectives=(collective,), joins=self.joins(op, collective, sent),
+                shares=(None if self.cost.backend == "cpu" else 0,),
             )  # fmt: skip
             made[position] = after
         for array, result in zip(made, results, strict=True):
@@ -213,6 +215,12 @@ class _Writer(Fetcher):
         halos = tuple(one for one in made if one.kind == "collective-permute")
         reductions = [one for one in made if one.kind != "collective-permute"]
         return list(zip(itertools.cycle(range(len(op.results))), reductions, strict=False)), halos
+
+    def joins(self, op: Op, collective: Collective, sent: Array) -> tuple[object, ...]:
+        """What an op's all-reduce has to have in common with others to be joined with them."""
+        index, member = self.decisions.members[op]
+        groups = groups_order(member, self.assignment.strategy(index), collective.axes, self.sizes)
+        return reducer(op), "float32" if sent.widened else sent.value.dtype.name, collective.axes, groups
 
     def scratch_bytes(self, op: Op) -> float:
         if op not in self.decisions.members:

@@ -22,7 +22,7 @@ from costmodel.topology import Backend
 from planner import plan
 from planner.buffers import Timeline
 from planner.graph import Op, Value
-from planner.memory import Allocation
+from planner.packing import Allocation
 from planner.program import Array, Collective, Instruction, Program
 from planner.reuse import refetch_seconds
 from planner.traits import LIBRARY, Traits
