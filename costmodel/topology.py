@@ -52,6 +52,10 @@ or twice: between a fifth and two fifths in programs on a CPU."""
 MOST_IN_TILES = 2**21
 """Bytes over which elements lie that are copied tile by tile: over more they take no longer; see docs/costs.md."""
 
+BROUGHT_BYTES, BROUGHT_ARRAYS = 2**24, 16
+"""Of the arrays on each CPU device into which collectives bring one after the other while they are timed: so many bytes
+in all, and no more arrays than that."""
+
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, *FAR, "gather",
     "scatter", "sort", "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
@@ -146,6 +150,19 @@ class Device:
         near = np.maximum(nbytes, kept_bytes(self.memory_curve))
         far = moving_seconds(self.memory_curve, nbytes, np.maximum(near, distance))
         return far - moving_seconds(self.memory_curve, nbytes, near)
+
+    def brought_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
+        """Seconds, more or less than none, beyond a collective's price for where the bytes come to lie that it brings.
+
+        Args:
+            distance: bytes that this device has touched since it last touched the memory; the price is that of
+                `BROUGHT_ARRAYS` such arrays that take turns, or as many as there are in `BROUGHT_BYTES`.
+        """
+        brought = np.asarray(nbytes, dtype=float)
+        if not self.cold_memory_curve:
+            return np.zeros_like(brought)
+        timed = np.clip(BROUGHT_BYTES, 2.0 * brought, BROUGHT_ARRAYS * brought)
+        return self.refetch_seconds(brought, distance) - self.refetch_seconds(brought, timed)
 
     def rearranging_seconds(
         self,

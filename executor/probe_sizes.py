@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.topology import FAR, REARRANGING
+from costmodel.topology import BROUGHT_ARRAYS, BROUGHT_BYTES, FAR, REARRANGING
 
 Layer = tuple[int, int, int]
 """Rows, inputs and outputs of a linear layer."""
@@ -61,8 +61,8 @@ CPU_SIZES = ProbeSizes(
         (64, 64, 64), (128, 512, 128), (256, 256, 256), (512, 512, 512), (16, 512, 512), (32, 512, 1024),
         (64, 1024, 256), (32, 1024, 1024), (128, 1024, 1024), (1024, 128, 128), (512, 128, 64),
     ),
-    kept_bytes=2**24,
-    most_kept=16,
+    kept_bytes=BROUGHT_BYTES,
+    most_kept=BROUGHT_ARRAYS,
     repeated=1,
     # Over a kilobyte or less XLA's CPU compiler would make one piece of machine code of all rounds.
     launched_bytes=2**12,

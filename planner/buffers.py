@@ -88,7 +88,8 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
     """
     graph, backend = assignment.priced.graph, assignment.priced.cost.backend
     orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    clocks = [_Clock(order, graph, backend) for order in orders]
+    together: dict[Program, tuple[Instruction, ...]] = {}
+    clocks = [_Clock(order, graph, backend, together) for order in orders]
     for clock in clocks:
         clock.run(program)
     return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
@@ -99,9 +100,17 @@ class _Clock:
 
     Args:
         backend: whose compiler to follow in what it fuses, copies and collapses.
+        together: where to keep the instructions of programs with all-reduces joined, for other orders.
     """
 
-    def __init__(self, order: Callable[[list[Kernel]], list[Kernel]], graph: Graph, backend: Backend):
+    def __init__(
+        self,
+        order: Callable[[list[Kernel]], list[Kernel]],
+        graph: Graph,
+        backend: Backend,
+        together: dict[Program, tuple[Instruction, ...]],
+    ):
+        self.together = together
         self.order, self.graph, self.backend, self.cpu = order, graph, backend, backend == "cpu"
         self.time = 0
         self.found = Timeline()
@@ -111,7 +120,9 @@ class _Clock:
         self.kernels: dict[Program, list[tuple[Instruction, Mapping[Array, bool]]]] = {}
 
     def run(self, program: Program) -> None:
-        instructions = joined(program.instructions)
+        if program not in self.together:
+            self.together[program] = joined(program.instructions)
+        instructions = self.together[program]
         maker = {array: index for index, one in enumerate(instructions) for array in one.results}
         outside: dict[Array, int] = {array: -1 - place for place, array in enumerate(program.inputs)}
         operands = [

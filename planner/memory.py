@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from planner.packing import Allocation, Role, alive_bytes, packed_bytes, with_memory_of_their_own
+from planner.packing import Allocation, Role, alive_bytes, packed, with_memory_of_their_own
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
     temporary = [one for one in own if one.role == "temporary"]
     total = alive_bytes(own)
     time = int(np.argmax(total))
-    holes = packed_bytes(temporary) - float(alive_bytes(temporary).max())
+    holes = packed(temporary).nbytes - float(alive_bytes(temporary).max())
     alive = sorted((one for one in own if one.since <= time <= one.end), key=lambda one: -one.nbytes)
     reached = [line for point, line in lines.items() if point <= time and line]
     return Peak(float(total[time]) + holes, time, reached[-1] if reached else "", tuple(alive), holes)

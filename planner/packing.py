@@ -6,7 +6,7 @@ As XLA does (xla/service/buffer_assignment.cc, xla/service/heap_simulator).
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -56,36 +56,62 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """What lies at one place, of so many bytes, from each start to each end."""
+class Packing:
+    """Where temporaries lie.
 
+    Attributes:
+        nbytes: what they take together, the holes between them included.
+        spans: where each but the smallest begins and ends, by its `Allocation.place` and, of several alike, its number.
+    """
+
+    nbytes: float
+    spans: Mapping[tuple[int, int], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What lies at one place, of so many bytes, from each start to each end; the place is that of `Packing.spans`."""
+
+    place: tuple[int, int]
     nbytes: float
     starts: np.ndarray
     ends: np.ndarray
 
 
 def with_memory_of_their_own(allocations: Sequence[Allocation]) -> list[Allocation]:
-    """The allocations without the temporaries that lie in memory which others leave idle.
+    """The allocations without the temporaries that lie in memory which others leave idle; see `lodged`."""
+    return lodged(allocations)[0]
+
+
+def lodged(allocations: Sequence[Allocation]) -> tuple[list[Allocation], dict[tuple[int, int], tuple[int, float]]]:
+    """The allocations without the temporaries that lie in memory which others leave idle, and in whose memory those do.
 
     The largest comes first, of several as large the first of the list, and each goes into the smallest memory that is
     idle for as long as it lives (`MaybeAssignBuffer`).
+
+    Returns:
+        The allocations that are left, and for the others, by place and number as in `Packing.spans`, the number of the
+        memory that they lie in and their bytes.
     """
     hosts = sorted((one for one in allocations if one.idle for _ in range(one.alike)), key=lambda one: one.each_bytes)
     sizes = [one.each_bytes for one in hosts]
     idle = [_points(one.idle) for one in hosts]
     own = [one for one in allocations if one.role != "temporary"]
     guests = (one for one in allocations if one.role == "temporary")
+    inside = {}
     for one in sorted(guests, key=lambda one: -one.each_bytes):
         needed, left = _points(range(one.start, one.end + 1)), one.alike
-        for place in range(bisect.bisect_left(sizes, one.each_bytes), len(hosts)):
+        for host in range(bisect.bisect_left(sizes, one.each_bytes), len(hosts)):
             if not left:
                 break
-            if idle[place] & needed == needed:
-                idle[place] ^= needed
+            if idle[host] & needed == needed:
+                idle[host] ^= needed
                 left -= 1
+                if one.place is not None:
+                    inside[one.place, left] = host, one.each_bytes
         if left:
             own.append(replace(one, nbytes=left * one.each_bytes, alike=left) if left < one.alike else one)
-    return own
+    return own, inside
 
 
 def _points(points: range) -> int:
@@ -93,8 +119,8 @@ def _points(points: range) -> int:
     return (1 << points.stop) - (1 << points.start) if points else 0
 
 
-def packed_bytes(temporaries: Sequence[Allocation]) -> float:
-    """What temporaries with memory of their own take together, the holes between them included.
+def packed(temporaries: Sequence[Allocation]) -> Packing:
+    """Where temporaries with memory of their own lie.
 
     The largest come first, or those that live longest, whichever takes less; each goes into the smallest hole that is
     free for as long as it lives (`GlobalDecreasingSizeBestFitHeap`).
@@ -103,7 +129,8 @@ def packed_bytes(temporaries: Sequence[Allocation]) -> float:
     blocks = [block for block in _blocks(temporaries) if block.nbytes > SMALL * together]
     largest = sorted(blocks, key=lambda block: (-block.nbytes, block.starts[0] - block.ends[0]))
     longest = sorted(blocks, key=lambda block: (block.starts[0] - block.ends[-1], -block.nbytes))
-    return max(together, min(_stacked_bytes(largest), _stacked_bytes(longest)))
+    least = min(map(_stacked, (largest, longest)), key=lambda packing: packing.nbytes)
+    return replace(least, nbytes=max(together, least.nbytes))
 
 
 def alive_bytes(allocations: Sequence[Allocation]) -> np.ndarray:
@@ -119,22 +146,22 @@ def _blocks(temporaries: Sequence[Allocation]) -> list[_Block]:
     """In the order of the first at each place; of several alike each is at a place of its own."""
     places: dict[tuple[int, int], list[Allocation]] = {}
     for number, one in enumerate(temporaries):
-        place = -1 - number if one.place is None else one.place
         for piece in range(one.alike):
-            places.setdefault((place, piece), []).append(one)
+            places.setdefault((-1 - number if one.place is None else one.place, piece), []).append(one)
     found = []
-    for lives in places.values():
+    for place, lives in places.items():
         lives.sort(key=lambda one: one.start)
-        nbytes = max(one.each_bytes for one in lives)
-        found.append(_Block(nbytes, np.array([one.start for one in lives]), np.array([one.end for one in lives])))
+        starts, ends = (np.array(times) for times in zip(*((one.start, one.end) for one in lives), strict=True))
+        found.append(_Block(place, max(one.each_bytes for one in lives), starts, ends))
     return found
 
 
-def _stacked_bytes(blocks: Sequence[_Block]) -> float:
-    """What blocks take that are put down in this order."""
+def _stacked(blocks: Sequence[_Block]) -> Packing:
+    """Blocks put down in this order."""
     starts = np.concatenate([block.starts for block in blocks]) if blocks else np.zeros(0)
     ends = np.concatenate([block.ends for block in blocks]) if blocks else np.zeros(0)
     low, high = np.zeros(starts.size), np.zeros(starts.size)
+    spans = {}
     down = 0
     for block in blocks:
         meets = (starts[:down, None] <= block.ends) & (block.starts <= ends[:down, None])
@@ -147,4 +174,5 @@ def _stacked_bytes(blocks: Sequence[_Block]) -> float:
         more = block.starts.size
         low[down : down + more], high[down : down + more] = offset, offset + block.nbytes
         down += more
-    return float(high.max(initial=0.0))
+        spans[block.place] = float(offset), float(offset + block.nbytes)
+    return Packing(float(high.max(initial=0.0)), spans)

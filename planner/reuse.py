@@ -23,11 +23,16 @@ from planner._jax_compat import scan_counts
 from planner.buffers import Timeline
 from planner.packing import with_memory_of_their_own
 from planner.pieces import unassembled
+from planner.places import Places
 from planner.program import Array, Instruction, Program
 from planner.traits import renames
 
 SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 """Ops that touch no more of an operand than their result has."""
+
+TIMED_COLD = frozenset({"all-gather", "all-reduce", "reduce-scatter", "collective-permute"})
+"""Collectives that were timed as they bring what they bring into one array after the other; all-to-alls go there and
+back in one array."""
 
 
 def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_bytes: float) -> float:
@@ -36,22 +41,27 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     Args:
         all_bytes: of all memory that the program takes: no more can lie between, however often it is touched.
     """
-    call = _Walk(cost, over_time)
+    places = Places(over_time)
+    call = _Walk(cost, over_time, places)
     again = list(call.through(program))
     loops = [one for one in program.walk() if one.is_loop]
     arguments = frozenset(program.inputs)
-    brought = ((one.count, array) for one in loops for array in _whole(one))
+    entering = ((one.count, array) for one in loops for array in _whole(one))
     again += (
         _Again(times, array.nbytes, call.touched)
-        for times, array in itertools.chain(brought, ((1.0, array) for array in over_time.copied))
+        for times, array in itertools.chain(entering, ((1.0, array) for array in over_time.copied))
         if array in arguments
     )
     inside = (each for one in loops for each in one.bodies[-1].instructions)
     again += (_Again(each.count, _of_a_round(each), call.touched) for each in inside)
     again.append(_Again(1.0, _first_written(program, over_time), call.touched))
-    in_rounds = [each for one in loops for each in _of_rounds(one.bodies[-1], cost, over_time)]
-    return _seconds(again, all_bytes, cost.device.refetch_seconds) + _seconds(
-        in_rounds, all_bytes, cost.device.refetch_in_loop_seconds
+    rounds = [_of_rounds(one.bodies[-1], cost, over_time, places) for one in loops]
+    in_rounds = [each for _, touched in rounds for each in touched]
+    brought = [each for walk in (call, *(walk for walk, _ in rounds)) for each in walk.brought]
+    return (
+        _seconds(again, all_bytes, cost.device.refetch_seconds)
+        + _seconds(in_rounds, all_bytes, cost.device.refetch_in_loop_seconds)
+        + _seconds(brought, all_bytes, cost.device.brought_seconds)
     )
 
 
@@ -73,12 +83,17 @@ def _seconds(
 
 
 class _Walk:
-    """Through kernels in the order in which they run; of a call its arguments are left out, whose prices are cold."""
+    """Through kernels in the order in which they run; of a call its arguments are left out, whose prices are cold.
 
-    def __init__(self, cost: MeshCost, over_time: Timeline):
-        self.cost, self.over_time = cost, over_time
+    Attributes:
+        brought: what collectives have brought, and when the memory was touched in which it lies.
+    """
+
+    def __init__(self, cost: MeshCost, over_time: Timeline, places: Places):
+        self.cost, self.over_time, self.places = cost, over_time, places.untouched()
         self.touched = 0.0
         self.after: dict[Array, float] = {}
+        self.brought: list[_Again] = []
 
     def through(self, program: Program) -> Iterator[_Again]:
         """What is touched again on the way, and was priced as coming from the caches."""
@@ -93,6 +108,7 @@ class _Walk:
             for array, nbytes in read.items():
                 since[array] = self.touched - self.after[array] if array in self.after else math.inf
                 self.touched += nbytes
+                self.places.touch(array, self.touched)
                 if array in self.after:
                     self.after[array] = self.touched
             sliced = {array for one in kernel if _takes_of_a_loop(one) for array in one.operands}
@@ -103,20 +119,27 @@ class _Walk:
             for array in root.results:
                 if array in self.after and _waits_for_what_it_writes(root):
                     yield _Again(root.count, _part(root, array), self.touched - self.after[array])
+                if root.name in TIMED_COLD:
+                    self.brought += (
+                        _Again(root.count * share, array.nbytes, distance)
+                        for share, distance in self.places.since(array, self.touched)
+                    )
                 self.touched += _part(root, array)
+                self.places.touch(array, self.touched)
                 self.after[array] = self.touched
 
 
-def _of_rounds(body: Program, cost: MeshCost, over_time: Timeline) -> Iterator[_Again]:
+def _of_rounds(body: Program, cost: MeshCost, over_time: Timeline, places: Places) -> tuple[_Walk, list[_Again]]:
     """What a round of a loop touches that the round before, or itself, touched; its slices of larger arrays apart."""
-    walk = _Walk(cost, over_time)
+    walk = _Walk(cost, over_time, places)
     walk.after = {array: 0.0 for kernel in over_time.kernels[body] for array in _read(kernel, over_time)}
     for _ in walk.through(body):
         pass
     for result, carried in body.carried:
         if result in walk.after:
             walk.after[carried] = walk.after[result]
-    yield from walk.through(body)
+    walk.brought.clear()
+    return walk, list(walk.through(body))
 
 
 def _whole(loop: Instruction) -> list[Array]:

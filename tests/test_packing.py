@@ -11,7 +11,7 @@ from executor import audit
 from experiments.random_plans import random_plans
 from experiments.workloads import workload
 from planner import plan
-from planner.packing import Allocation, alive_bytes, packed_bytes
+from planner.packing import Allocation, alive_bytes, packed
 
 temporaries = st.lists(
     st.builds(
@@ -31,26 +31,26 @@ def array(nbytes: float, start: int, end: int, place: str | None = None) -> Allo
 
 @given(temporaries)
 def test_no_less_than_what_is_alive_and_no_more_than_all(arrays: list[Allocation]) -> None:
-    assert alive_bytes(arrays).max() <= packed_bytes(arrays) <= sum(each.nbytes for each in arrays)
+    assert alive_bytes(arrays).max() <= packed(arrays).nbytes <= sum(each.nbytes for each in arrays)
 
 
 def test_what_lives_apart_lies_at_the_same_place() -> None:
-    assert packed_bytes([array(4.0, 0, 1), array(4.0, 2, 3), array(4.0, 4, 9)]) == 4.0
+    assert packed([array(4.0, 0, 1), array(4.0, 2, 3), array(4.0, 4, 9)]).nbytes == 4.0
 
 
 def test_a_hole_that_is_too_small_is_lost() -> None:
     """Three are alive at most; that of two which comes last finds one free below and one above that of one."""
     arrays = [array(2.0, 1, 2), array(1.0, 1, 4), array(1.0, 3, 6), array(2.0, 5, 6)]
     assert alive_bytes(arrays).max() == 3.0
-    assert packed_bytes(arrays) == 4.0
+    assert packed(arrays).nbytes == 4.0
 
 
 def test_what_is_written_over_keeps_its_place() -> None:
     """Apart, the second would find the place that the first leaves beside it."""
     arrays = [array(2.0, 0, 1), array(2.0, 0, 4), array(4.0, 5, 6)]
-    assert packed_bytes(arrays) == 4.0
+    assert packed(arrays).nbytes == 4.0
     first, second = array(2.0, 0, 4, "one"), array(2.0, 5, 6, "one")
-    assert packed_bytes([array(1.0, 0, 2), first, second, array(2.0, 5, 6)]) == 4.0
+    assert packed([array(1.0, 0, 2), first, second, array(2.0, 5, 6)]).nbytes == 4.0
 
 
 @pytest.mark.parametrize(

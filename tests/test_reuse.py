@@ -241,12 +241,68 @@ def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
             x = jnp.sin(x @ x)
         return x.sum()
 
-    topology = replace(preset("cpu:8"), device=DEVICE, waits=None)
+    topology = replace(preset("cpu:1"), device=DEVICE, waits=None)
     near = replace(topology, device=replace(DEVICE, cold_memory_curve=WARM))
     x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
-    mesh = AbstractMesh((8,), ("x",))
+    mesh = AbstractMesh((1,), ("x",))  # where nothing comes from other devices
     overhead = [
         plan(jax.grad(loss), (x,), mesh, cost_model=CostModel(each)).prediction.overhead_seconds
         for each in (topology, near)
     ]
-    assert overhead[0] > overhead[1] + 6 * far(512 * 512 * 4 / 8, 512 * 512 * 4)
+    assert overhead[0] > overhead[1] + 6 * far(512 * 512 * 4, 512 * 512 * 4)
+
+
+def brought(nbytes: float, distance: float) -> float:
+    return float(DEVICE.brought_seconds(nbytes, distance))
+
+
+def test_what_collectives_bring_is_priced_as_it_was_timed() -> None:
+    """Into sixteen arrays that take turns, or as many as sixteen MiB hold; two at least."""
+    assert brought(SMALL, 16 * SMALL) == pytest.approx(0.0)
+    assert brought(4 * LARGE, 16 * LARGE) == pytest.approx(0.0)
+    assert brought(16 * LARGE, 32 * LARGE) == pytest.approx(0.0)
+    assert brought(SMALL, SMALL) == pytest.approx(far(SMALL, SMALL) - far(SMALL, 16 * SMALL))
+    assert brought(SMALL, SMALL) < 0.0 < brought(SMALL, LARGE)
+    assert float(replace(DEVICE, cold_memory_curve=()).brought_seconds(SMALL, LARGE)) == 0.0
+
+
+def lying(*arrays: tuple[Array, int, int], **results: Array) -> dict[Array, Allocation]:
+    """Arrays with when they are alive."""
+    found = {
+        each: Allocation(each.nbytes, start, end, "", place=place) for place, (each, start, end) in enumerate(arrays)
+    }
+    return found | {each: Allocation(each.nbytes, 9, 9, "", role="result") for each in results.values()}
+
+
+def more_than_all_to_all(*before: Instruction, into: Array, **over_time: Any) -> float:
+    """Of an all-gather at the end; what all-to-alls bring was timed there and back, as warm as in programs."""
+    taken = [
+        seconds(*before, op([array(SMALL)], into, name=name), **over_time) for name in ("all-gather", "all-to-all")
+    ]
+    return taken[0] - taken[1]
+
+
+def test_what_collectives_bring_comes_to_lie_where_something_was() -> None:
+    """Where `a` was, at once or after `between` was written."""
+    a, b, between = array(SMALL), array(SMALL), array(LARGE)
+    lies = lying((a, 0, 1), (b, 4, 5), (between, 0, 5))
+    assert more_than_all_to_all(op([], a), into=b, arrays=lies) == pytest.approx(brought(SMALL, SMALL))
+    later = more_than_all_to_all(op([], a), op([], between), into=b, arrays=lies)
+    assert later == pytest.approx(brought(SMALL, SMALL + LARGE), rel=0.05)
+
+
+def test_what_is_brought_to_the_caller_comes_to_lie_in_cold_memory() -> None:
+    result = array(SMALL)
+    cold = more_than_all_to_all(into=result, arrays=lying(result=result), all_bytes=4 * LARGE)
+    assert cold == pytest.approx(brought(SMALL, 4 * LARGE))
+
+
+def test_rounds_of_a_loop_bring_where_the_round_before_did() -> None:
+    """The first of all rounds counts like the others."""
+    a, b = array(SMALL), array(LARGE)
+
+    def taken(name: str) -> float:
+        rounds = (op([], a, name=name, count=100.0), op([], b, count=100.0))
+        return seconds(scan(*rounds), arrays=lying((a, 0, 1), (b, 0, 1)))
+
+    assert taken("all-gather") - taken("all-to-all") == pytest.approx(100 * brought(SMALL, SMALL + LARGE), rel=0.05)
