@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from costmodel.topology import Backend
 from planner.assignment import Assignment
@@ -87,8 +87,8 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
         donors: for each result, the argument whose memory it takes over, or None.
     """
     graph, backend = assignment.priced.graph, assignment.priced.cost.backend
-    orders = (breadth_first, partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
-    together: dict[Program, tuple[Instruction, ...]] = {}
+    orders = (breadth_first, functools.partial(breadth_first, backwards=True)) if backend == "cpu" else (list,)
+    together = functools.cache(lambda program: joined(program.instructions))
     clocks = [_Clock(order, graph, backend, together) for order in orders]
     for clock in clocks:
         clock.run(program)
@@ -100,7 +100,7 @@ class _Clock:
 
     Args:
         backend: whose compiler to follow in what it fuses, copies and collapses.
-        together: where to keep the instructions of programs with all-reduces joined, for other orders.
+        together: gives the instructions of a program with all-reduces joined.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _Clock:
         order: Callable[[list[Kernel]], list[Kernel]],
         graph: Graph,
         backend: Backend,
-        together: dict[Program, tuple[Instruction, ...]],
+        together: Callable[[Program], tuple[Instruction, ...]],
     ):
         self.together = together
         self.order, self.graph, self.backend, self.cpu = order, graph, backend, backend == "cpu"
@@ -120,9 +120,7 @@ class _Clock:
         self.kernels: dict[Program, list[tuple[Instruction, Mapping[Array, bool]]]] = {}
 
     def run(self, program: Program) -> None:
-        if program not in self.together:
-            self.together[program] = joined(program.instructions)
-        instructions = self.together[program]
+        instructions = self.together(program)
         maker = {array: index for index, one in enumerate(instructions) for array in one.results}
         outside: dict[Array, int] = {array: -1 - place for place, array in enumerate(program.inputs)}
         operands = [

@@ -38,7 +38,7 @@ def groups_order(member: Member, strategy: Strategy, axes: Sequence[str], sizes:
     operands = list(zip(member.op.operands, map(member.dims, member.rule.operands), strict=True))
     summed = [(atom, dims) for atom, dims in operands if set(member.reduced) & set(itertools.chain(*dims))]
     layouts: list[Layout] = [strategy.layout(dims) for _, dims in summed]
-    found = [*itertools.chain(*layouts[-1])]
+    found = [axis for layout in layouts[-1:] for axis in itertools.chain(*layout)]
     if member.op.name in PRODUCTS and len(layouts) == 2:
         left, right = (set(itertools.chain(*layout)) for layout in layouts)
         shared = left & right

@@ -14,6 +14,11 @@ from planner.errors import PlanMismatch
 from planner.mesh import auto_mesh
 from planner.trace import Traced, abstract
 
+FIRST = 3
+"""How many arguments an error names that are missing, or too many."""
+LONGEST = 200
+"""Characters of a structure in an error."""
+
 
 class PlannedFunction:
     """A compiled-on-first-call function of pytrees; `plan.jit()` makes it.
@@ -115,7 +120,7 @@ def check_arguments(traced: Traced, args: tuple[Any, ...]) -> list[jax.ShapeDtyp
     """
     leaves, tree = jax.tree.flatten(tuple(args))
     if tree != traced.in_tree:
-        raise PlanMismatch(_structure_message(traced, tree))
+        raise PlanMismatch(_structure_message(traced, args))
     found = [abstract(leaf, path) for leaf, path in zip(leaves, traced.in_paths, strict=True)]
     for path, have, want in zip(traced.in_paths, found, traced.in_avals, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
@@ -126,8 +131,28 @@ def check_arguments(traced: Traced, args: tuple[Any, ...]) -> list[jax.ShapeDtyp
     return found
 
 
-def _structure_message(traced: Traced, tree: PyTreeDef) -> str:
+def _structure_message(traced: Traced, args: tuple[Any, ...]) -> str:
+    """The first arguments that only the one structure has; where both have the same, their containers differ."""
+    wanted = jax.tree.leaves_with_path(jax.tree.unflatten(traced.in_tree, traced.in_paths))
+    names = {jax.tree_util.keystr(path): name for path, name in wanted}
+    given = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(args)]
+    missing = [name for path, name in names.items() if path not in set(given)]
+    beyond = [f"args{path}" for path in given if path not in names]
+    told = [f"misses {_some(missing)}"] if missing else []
+    told += [f"is given {_some(beyond)} beside"] if beyond else []
+    trees = (_shortened(tree) for tree in (traced.in_tree, jax.tree.structure(args)))
     return (
-        f"{traced.name} was planned for arguments of the structure\n  {traced.in_tree}\nbut is called with\n  {tree}\n"
-        f"plan again with example arguments of that structure"
+        f"{traced.name} is called with arguments of another structure than it was planned for: it "
+        + (" and ".join(told) or "is given {1} for {0}".format(*trees))
+        + "; plan again with example arguments of that structure"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
+    return ", ".join(names[:FIRST]) + more
+
+
+def _shortened(tree: PyTreeDef) -> str:
+    text = str(tree)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({tree.num_leaves} leaves)"

@@ -44,7 +44,7 @@ def operands_first(reads: Sequence[tuple[Instruction, Iterable[Array]]]) -> Iter
     """What instructions read before them: from the last one's first operand on, as XLA goes through a program.
 
     Args:
-        reads: the instructions, each after what it reads, with that.
+        reads: the instructions, the last of which returns what others make, each with what it reads.
     """
     makers = {array: (one, operands) for one, operands in reads for array in one.results}
     seen: set[Instruction] = set()

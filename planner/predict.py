@@ -39,7 +39,7 @@ class Prediction:
             they share cores, and for their host in loops, what comes from memory again, what several kernels compute,
             or none, and what is copied lest it be written over; see `costmodel.calls.CallCost`, `costmodel.waits`,
             `costmodel.Device` and `planner.reuse`.
-        peak_bytes: per device: arguments, results and temporaries at the worst point.
+        peak_bytes: per device: arguments, results and temporaries at the worst point, and the holes between those.
         collectives: in program order.
         peak: where the peak is and what is alive there.
     """

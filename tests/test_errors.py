@@ -150,8 +150,10 @@ def ones(*shape: int, dtype: type = np.float32) -> np.ndarray:
         ((ones(16, 12, dtype=np.float64), ones(12, 8)), r"argument x of layer is float64\[16, 12\].*made for float32"),
         ((ones(16, 12), ones(12, 16)), r"argument w of layer is float32\[12, 16\].*plan again"),
         ((ones(16, 12, dtype=np.int32), ones(12, 8)), r"argument x of layer is int32"),
-        ((ones(16, 12),), r"planned for arguments of the structure"),
-        (({"x": ones(16, 12)}, ones(12, 8)), r"planned for arguments of the structure"),
+        ((ones(16, 12),), r"another structure than it was planned for: it misses w; plan again"),
+        ((ones(16, 12), ones(12, 8), 3), r"it is given args\[2\] beside; plan again"),
+        (({"x": ones(16, 12)}, ones(12, 8)), r"it misses x and is given args\[0\]\['x'\] beside"),
+        (([1.0] * 9, ones(12, 8)), r"args\[0\]\[0\], args\[0\]\[1\], args\[0\]\[2\] and 6 more beside"),
         ((ones(16, 12), "w"), r"argument w is 'w'"),
     ],
 )
@@ -162,6 +164,15 @@ def test_arguments_other_than_the_example(args: tuple[Any, ...], message: str) -
             with pytest.raises(MeshwrightError, match=message) as caught:
                 call(*args)
             assert isinstance(caught.value, PlanMismatch | TraceError)
+
+
+def test_the_same_arguments_in_other_containers() -> None:
+    """However many they are, the message stays short."""
+    many = [ones(1)] * 1000
+    planned = plan(lambda arrays: arrays[0] + arrays[-1], (many,), MESH)
+    with pytest.raises(PlanMismatch, match=r"is given PyTreeDef.*leaves\) for PyTreeDef.*1000 leaves\)") as caught:
+        planned.jit()(tuple(many))
+    assert len(str(caught.value)) < 1000
 
 
 # Meshes
