@@ -15,7 +15,7 @@ from planner.collapse import Shapes
 from planner.fusion import Kernel
 from planner.graph import Graph, Value
 from planner.join import joined, operands_first
-from planner.memory import peak
+from planner.memory import Peak, peak
 from planner.packing import Allocation, Role
 from planner.priority_fusion import kernels
 from planner.program import Array, Instruction, Program
@@ -75,6 +75,11 @@ class Timeline:
     def allocations(self) -> list[Allocation]:
         return [one for one in (*self.arrays.values(), *self.scratch) if one.nbytes]
 
+    @functools.cached_property
+    def peak(self) -> Peak:
+        """Of the finished program."""
+        return peak(self.allocations, self.lines)
+
 
 def timeline(assignment: Assignment, program: Program, donors: Sequence[int | None]) -> Timeline:
     """Runs an assignment's program on paper.
@@ -92,7 +97,7 @@ def timeline(assignment: Assignment, program: Program, donors: Sequence[int | No
     clocks = [_Clock(order, graph, backend, together) for order in orders]
     for clock in clocks:
         clock.run(program)
-    return max((clock.finish(program, donors) for clock in clocks), key=lambda found: peak(found.allocations).nbytes)
+    return max((clock.finish(program, donors) for clock in clocks), key=lambda found: found.peak.nbytes)
 
 
 class _Clock:

@@ -43,11 +43,11 @@ def groups_order(member: Member, strategy: Strategy, axes: Sequence[str], sizes:
         left, right = (set(itertools.chain(*layout)) for layout in layouts)
         shared = left & right
         parts = [math.prod(sizes[axis] for axis in own - shared) for own in (left, right)]
-        elements = [
-            shard_elements(aval_of(atom).shape, layout, sizes)
+        nbytes = [
+            shard_elements((aval := aval_of(atom)).shape, layout, sizes) * aval.dtype.itemsize
             for (atom, _), layout in zip(summed, layouts, strict=True)
         ]
-        ordered = layouts if parts[0] * elements[1] < parts[1] * elements[0] else layouts[::-1]
+        ordered = layouts if parts[0] * nbytes[1] < parts[1] * nbytes[0] else layouts[::-1]
         found = [axis for axis in itertools.chain(*layouts[0]) if axis in shared]
         found += itertools.chain(*ordered[0], *ordered[1])
     return tuple(axis for axis in dict.fromkeys([*found, *sizes]) if axis not in axes and sizes[axis] > 1)

@@ -140,11 +140,11 @@ def _structure_message(traced: Traced, args: tuple[Any, ...]) -> str:
     beyond = [f"args{path}" for path in given if path not in names]
     told = [f"misses {_some(missing)}"] if missing else []
     told += [f"is given {_some(beyond)} beside"] if beyond else []
-    trees = (_shortened(tree) for tree in (traced.in_tree, jax.tree.structure(args)))
+    if not told:
+        told = [f"is given {_shortened(jax.tree.structure(args))} for {_shortened(traced.in_tree)}"]
     return (
         f"{traced.name} is called with arguments of another structure than it was planned for: it "
-        + (" and ".join(told) or "is given {1} for {0}".format(*trees))
-        + "; plan again with example arguments of that structure"
+        f"{' and '.join(told)}; plan again with example arguments of that structure"
     )
 
 

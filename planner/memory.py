@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from planner.packing import Allocation, Role, alive_bytes, packed, with_memory_of_their_own
+from planner.packing import Allocation, Role, alive_bytes, lodged, packed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def over_time(allocations: Sequence[Allocation], lines: Mapping[int, str] = Mapp
     place = {time: index for index, time in enumerate(times)}
     roles: tuple[Role, ...] = ("argument", "result", "temporary")
     change = {role: np.zeros(len(times) + 1) for role in roles}
-    for one in with_memory_of_their_own(allocations):
+    for one in lodged(allocations).own:
         change[one.role][place[one.since]] += one.nbytes
         change[one.role][place.get(one.end + 1, len(times))] -= one.nbytes
     alive = {role: tuple(np.cumsum(steps)[:-1].tolist()) for role, steps in change.items()}
@@ -81,7 +81,7 @@ def peak(allocations: Sequence[Allocation], lines: Mapping[int, str] = MappingPr
     """
     if not allocations:
         return Peak(0.0, 0, "", ())
-    own = with_memory_of_their_own(allocations)
+    own = lodged(allocations).own
     temporary = [one for one in own if one.role == "temporary"]
     total = alive_bytes(own)
     time = int(np.argmax(total))

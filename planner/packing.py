@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -78,20 +78,24 @@ class _Block:
     ends: np.ndarray
 
 
-def with_memory_of_their_own(allocations: Sequence[Allocation]) -> list[Allocation]:
-    """The allocations without the temporaries that lie in memory which others leave idle; see `lodged`."""
-    return lodged(allocations)[0]
+class Lodging(NamedTuple):
+    """Which allocations have memory of their own, and which lie in memory that others leave idle.
+
+    Attributes:
+        own: those that have; of several alike as many as have.
+        inside: of the others, by place and number as in `Packing.spans`, the number of the memory that they lie in and
+            their bytes.
+    """
+
+    own: list[Allocation]
+    inside: dict[tuple[int, int], tuple[int, float]]
 
 
-def lodged(allocations: Sequence[Allocation]) -> tuple[list[Allocation], dict[tuple[int, int], tuple[int, float]]]:
-    """The allocations without the temporaries that lie in memory which others leave idle, and in whose memory those do.
+def lodged(allocations: Sequence[Allocation]) -> Lodging:
+    """Puts temporaries into memory that others leave idle.
 
     The largest comes first, of several as large the first of the list, and each goes into the smallest memory that is
     idle for as long as it lives (`MaybeAssignBuffer`).
-
-    Returns:
-        The allocations that are left, and for the others, by place and number as in `Packing.spans`, the number of the
-        memory that they lie in and their bytes.
     """
     hosts = sorted((one for one in allocations if one.idle for _ in range(one.alike)), key=lambda one: one.each_bytes)
     sizes = [one.each_bytes for one in hosts]
@@ -111,7 +115,7 @@ def lodged(allocations: Sequence[Allocation]) -> tuple[list[Allocation], dict[tu
                     inside[one.place, left] = host, one.each_bytes
         if left:
             own.append(replace(one, nbytes=left * one.each_bytes, alike=left) if left < one.alike else one)
-    return own, inside
+    return Lodging(own, inside)
 
 
 def _points(points: range) -> int:

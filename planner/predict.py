@@ -13,7 +13,7 @@ from costmodel.model import MeshCost
 from costmodel.topology import Device, spread_bytes
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
-from planner.memory import Peak, peak
+from planner.memory import Peak
 from planner.pieces import shifted_seconds, unassembled
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
@@ -70,7 +70,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     collectives = tuple(each for one in instructions for each in one.collectives)
     compute = sum(one.count * over_time.seconds(one) for one in instructions)
     communication = sum(each.seconds for each in collectives)
-    highest = peak(over_time.allocations, over_time.lines)
+    highest = over_time.peak
     cost = assignment.priced.cost
     standing = sum(each.nbytes for each in over_time.allocations if each.role != "temporary")
     temporary = highest.nbytes - standing  # some temporaries lie in what is idle of donated arguments

@@ -21,7 +21,7 @@ from jax.extend.core import primitives as jex_primitives
 from costmodel.model import MeshCost
 from planner._jax_compat import scan_counts
 from planner.buffers import Timeline
-from planner.packing import with_memory_of_their_own
+from planner.packing import lodged
 from planner.pieces import unassembled
 from planner.places import Places
 from planner.program import Array, Instruction, Program
@@ -161,7 +161,7 @@ def _first_written(program: Program, over_time: Timeline) -> float:
     brought = {array for one in program.walk() if one.collectives for array in one.results}
     from_afar = {id(alive) for array, alive in over_time.arrays.items() if array in brought}
     alive = highest = found = 0.0
-    temporary = [one for one in with_memory_of_their_own(over_time.allocations) if one.role == "temporary"]
+    temporary = [one for one in lodged(over_time.allocations).own if one.role == "temporary"]
     begins = [(one.start, one.nbytes, id(one) in from_afar) for one in temporary]
     for _, nbytes, is_brought in sorted([*begins, *((one.end + 1, -one.nbytes, False) for one in temporary)]):
         alive += nbytes
