@@ -84,7 +84,7 @@ def test_so_is_what_else_a_library_computes_of_bfloat16_and_rounding_is_done_onc
     ids=["all-gather", "all-to-all", "all-reduce"],
 )
 def test_devices_send_each_other_float32_for_bfloat16(fn: Callable[..., Any], shapes: Any, specs: Any) -> None:
-    mesh, by = device_mesh(x=2, y=4), measured_model("cpu-2core-amd.json")  # alike on every host
+    mesh, by = device_mesh(x=2, y=4), measured_model("cpu-2core-intel.json")  # alike on every host
     wide, narrow = (
         plan(fn, [S(shape, dtype) for shape in shapes], mesh, in_specs=specs[0], out_specs=specs[1], cost_model=by)
         for dtype in (jnp.float32, jnp.bfloat16)
