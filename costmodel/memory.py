@@ -35,6 +35,17 @@ def kept_bytes(curve: Sequence[MemorySample]) -> float:
     return float(sizes[np.flatnonzero(np.diff(rates, prepend=0.0) > 0)[-1]])
 
 
+def slowing(curve: Sequence[MemorySample]) -> list[MemorySample]:
+    """The same where more bytes never move at a higher rate: without what it takes to start kernels over few of them.
+
+    >>> slowing([MemorySample(1e5, 1e-4), MemorySample(1e6, 1e-4), MemorySample(1e7, 1e-2)])[0].seconds.__round__(9)
+    1e-05
+    """
+    sizes, rates = _rates(curve)
+    slower = np.maximum.accumulate(rates[::-1])[::-1]
+    return [MemorySample(float(nbytes), float(nbytes / rate)) for nbytes, rate in zip(sizes, slower, strict=True)]
+
+
 def faster(curve: tuple[MemorySample, ...], speed: float) -> tuple[MemorySample, ...]:
     return tuple(replace(sample, seconds=sample.seconds / speed) for sample in curve)
 

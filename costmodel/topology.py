@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from costmodel.calls import CallCost
 from costmodel.curves import CollectiveCurve
 from costmodel.gemm import MatmulShape
-from costmodel.memory import MemorySample, faster, kept_bytes, moving_seconds
+from costmodel.memory import MemorySample, faster, kept_bytes, moving_seconds, slowing
 from costmodel.placement import Placement, all_placements, device_grid, row_major_placement
 from costmodel.waits import Waits
 
@@ -131,25 +131,25 @@ class Device:
         cold_curve = self.cold_memory_curve or self.memory_curve
         return moving_seconds(self.memory_curve, warm, warm) + moving_seconds(cold_curve, as_read, shared)
 
-    def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
+    def refetch_seconds(self, nbytes: ArrayLike, distance: ArrayLike, met: ArrayLike = True) -> np.ndarray:
         """Seconds that bytes take beyond those of an op that has them in the caches, if they come from further away.
 
         Args:
             distance: bytes that this device has touched since it last touched these.
+            met: whether it has met others since that share its cores: then another core goes on with it, and the caches
+                have taken in what all of them touched. Until then it is as in a loop, which goes over its own memory
+                again and again.
         """
         moved = np.asarray(nbytes, dtype=float)
         if not self.memory_curve:
             return np.zeros_like(moved)
-        far = moving_seconds(self.cold_memory_curve or self.memory_curve, moved, np.maximum(moved, distance))
-        return np.maximum(0.0, far - moving_seconds(self.memory_curve, moved, moved))
-
-    def refetch_in_loop_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
-        """The same in a loop, each round of which goes over the memory of the one before."""
-        if not self.memory_curve:
-            return np.zeros_like(np.asarray(nbytes, dtype=float))
-        near = np.maximum(nbytes, kept_bytes(self.memory_curve))
-        far = moving_seconds(self.memory_curve, nbytes, np.maximum(near, distance))
-        return far - moving_seconds(self.memory_curve, nbytes, near)
+        near = np.maximum(moved, kept_bytes(self.memory_curve))
+        own = moving_seconds(self.memory_curve, moved, np.maximum(near, distance))
+        own = own - moving_seconds(self.memory_curve, moved, near)
+        if not self.cold_memory_curve:
+            return own
+        far = moving_seconds(slowing(self.cold_memory_curve), moved, np.maximum(moved, distance))
+        return np.where(met, np.maximum(0.0, far - moving_seconds(self.memory_curve, moved, moved)), own)
 
     def brought_seconds(self, nbytes: ArrayLike, distance: ArrayLike) -> np.ndarray:
         """Seconds, more or less than none, beyond a collective's price for where the bytes come to lie that it brings.

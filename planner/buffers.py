@@ -328,13 +328,17 @@ def _paces(graph: Graph, born: Mapping[Array, int]) -> Iterator[tuple[Value | Ar
 def _parts(
     kernels: Iterable[Kernel], instructions: Sequence[Instruction], operands: Sequence[Sequence[int]]
 ) -> dict[Instruction, float]:
-    """How much is computed by all kernels together: of what is read in slices, nobody computes the rest."""
+    """How much is computed by all kernels together: of what is read in slices, nobody computes the rest.
+
+    A kernel may stand for those of layers that were left out, each of which computes its own part.
+    """
     total: dict[int, float] = {}
     for kernel in kernels:
         parts = dict.fromkeys(kernel.members, 0.0) | {kernel.root: 1.0}
+        times = instructions[kernel.root].count
         for index in sorted(kernel.members, reverse=True):
             one, part = instructions[index], min(1.0, parts[index])
-            total[index] = total.get(index, 0.0) + part
+            total[index] = total.get(index, 0.0) + part * (max(1.0, times / one.count) if one.count else 1.0)
             if one.name in ("slice", "dynamic_slice") and one.operands and (whole := one.operands[0].nbytes):
                 part *= one.results[0].nbytes / whole
             for number in operands[index]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from planner.layout import Layout, shard_count
 from planner.rearrange import stride_and_span
 from planner.rules.rule import Halo
 from planner.strategies import Dims, Strategy
-from planner.work import Work
+from planner.work import SLICES, Work, read_bytes, written_bytes
 
 Amount = float | np.ndarray
 """One for all strategies, or `[S]`, one for each."""
@@ -36,14 +37,14 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
     """
     op, rule = member.op, member.rule
     shards = counts[:, list(member.factors)].prod(axis=1)
-    moved = _moved_by_a_device(member, work.reads, work.writes, counts)
-    written = _moved_by_a_device(member, (), work.cold_writes, counts)
-    cold = _moved_by_a_device(member, work.cold_reads, (), counts) + written
+    read, written = partial(_read_by_a_device, member, counts), partial(_written_by_a_device, member, work, counts)
+    moved, cold_written = read(work.reads) + written(work.writes), written(work.cold_writes)
+    cold = read(work.cold_reads) + cold_written
     if work.matmul is not None:
         split = (counts[:, factors].prod(axis=1) for factors in _sides(member))
         rows, inner, columns = (size / parts for size, parts in zip(work.matmul, split, strict=True))
         seconds = _product_seconds(cost, work, rows, inner, columns, work.flops / shards, moved)
-        seconds = seconds + cost.product_fetch_seconds(cold, work.crowding, written)
+        seconds = seconds + cost.product_fetch_seconds(cold, work.crowding, cold_written)
         for position, row in work.rearranged.items():
             operand, dims = op.operands[position], member.dims(rule.operands[position])
             nbytes, (stride, span) = _local_bytes(operand, dims, counts), _local_stride(operand, dims, row, counts)
@@ -51,7 +52,7 @@ def compute_seconds(cost: MeshCost, member: Member, work: Work, counts: np.ndarr
             seconds = seconds + _copied_seconds(cost, nbytes, itemsize, stride, span)
         return seconds
     elements = _divided(work.elements, shards)
-    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding, written)
+    seconds = cost.compute_seconds(work.flops / shards, moved, work.dtype, elements, cold, work.crowding, cold_written)
     if work.turned:
         lying = _local_stride(op.operands[0], member.dims(rule.operands[0]), work.turned, counts)
         seconds = seconds + _turning_seconds(cost, op, *lying) / shards
@@ -62,8 +63,9 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
     """What the seconds of an op follow from, beside its node's strategies: ops for which it is equal cost alike."""
     op, rule = member.op, member.rule
     turned = (0,) if work.turned else ()
-    operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged, *turned)]
-    results = [(p, op.results[p], rule.results[p]) for p in work.writes]
+    update = () if work.update is None else (work.update,)
+    operands = [(p, op.operands[p], rule.operands[p]) for p in (*work.reads, *work.rearranged, *turned, *update)]
+    results = [(p, op.results[p], rule.results[p]) for p in ((0,) if op.name in SLICES else work.writes)]
     arrays = tuple(
         (position, value.shape, value.itemsize, member.dims(dims))
         for position, value, dims in (*operands, *results)
@@ -71,15 +73,16 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
     )
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
     cold = work.cold_reads, work.cold_writes, work.crowding
-    counts = (len(work.reads), *work.rearranged.values(), work.turned, work.flops, cold)
+    counts = (len(work.reads), work.writes, work.update, *work.rearranged.values(), work.turned, work.flops, cold)
     product = work.matmul, work.window, work.transposed, sides
     return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
 def whole_seconds(cost: MeshCost, op: Op, work: Work) -> float:
     """Seconds of one op that a device runs on whole arrays."""
-    moved, written = _bytes_moved(op, work), _bytes(op, (), work.cold_writes)
-    cold = _bytes(op, work.cold_reads, ()) + written
+    moved = _bytes_moved(op, work)
+    written = sum(written_bytes(op, position, work.update) for position in work.cold_writes)
+    cold = sum(read_bytes(op, position) for position in work.cold_reads) + written
     if work.matmul is not None:
         seconds = float(_product_seconds(cost, work, *work.matmul, work.flops, moved))
         seconds += float(cost.product_fetch_seconds(cold, work.crowding, written))
@@ -129,12 +132,8 @@ def _launch_seconds(cost: MeshCost, work: Work) -> float:
 
 
 def _bytes_moved(op: Op, work: Work) -> float:
-    return _bytes(op, work.reads, work.writes)
-
-
-def _bytes(op: Op, reads: Sequence[int], writes: Sequence[int]) -> float:
-    read = sum(atom.nbytes for position in reads if isinstance(atom := op.operands[position], Value))
-    return float(read + sum(op.results[position].nbytes for position in writes))
+    read = sum(read_bytes(op, position) for position in work.reads)
+    return read + sum(written_bytes(op, position, work.update) for position in work.writes)
 
 
 def _sides(member: Member) -> tuple[list[int], list[int], list[int]]:
@@ -217,15 +216,28 @@ def _shard_bytes(value: Value, layout: Layout, sizes: Mapping[str, int]) -> floa
     return value.nbytes / shard_count([axis for dim in layout for axis in dim], sizes)
 
 
-def _moved_by_a_device(member: Member, reads: Sequence[int], writes: Sequence[int], counts: np.ndarray) -> np.ndarray:
-    """`[S]` bytes of an op's operands and results at these positions."""
+def _read_by_a_device(member: Member, counts: np.ndarray, reads: Sequence[int]) -> np.ndarray:
+    """`[S]` bytes of an op's operands at these positions."""
     op, rule = member.op, member.rule
-    moved = np.zeros(len(counts))
+    nbytes = np.zeros(len(counts))
     for position in reads:
-        moved += _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+        held = _local_bytes(op.operands[position], member.dims(rule.operands[position]), counts)
+        if op.name in SLICES:
+            held = np.minimum(held, _local_bytes(op.results[0], member.dims(rule.results[0]), counts))
+        nbytes += held
+    return nbytes
+
+
+def _written_by_a_device(member: Member, work: Work, counts: np.ndarray, writes: Sequence[int]) -> np.ndarray:
+    """`[S]` bytes of an op's results at these positions; see `Work.update`."""
+    op, rule = member.op, member.rule
+    nbytes = np.zeros(len(counts))
     for position in writes:
-        moved += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
-    return moved
+        if work.update is None:
+            nbytes += _local_bytes(op.results[position], member.dims(rule.results[position]), counts)
+        else:
+            nbytes += _local_bytes(op.operands[work.update], member.dims(rule.operands[work.update]), counts)
+    return nbytes
 
 
 def _local_bytes(value: object, dims: Dims, counts: np.ndarray) -> np.ndarray:

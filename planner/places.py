@@ -38,6 +38,10 @@ class Places:
         found._touched = np.full_like(self._touched, -math.inf)
         return found
 
+    def known(self, array: Array) -> bool:
+        """Whether it is a temporary array, and not one of the smallest, of whose places nothing is known."""
+        return array not in self._outside and bool(self._parts.get(array))
+
     def touch(self, array: Array, now: float) -> None:
         for part in self._parts.get(array, ()):
             self._touched[part] = now

@@ -3,16 +3,17 @@
 The price of an op has arguments and results come from memory, and what the program made itself from the caches (see
 `planner.work`): a solver that prices ops one by one does not know what lies between. Here the order is known.
 
-Outside of loops arrays lie one behind the other, and their memory is cold too when the call touches it for the first
-time. In a loop each round goes over the memory of the one before: there the same distances count by what loops over one
-array take, the larger it is.
+As long as a device runs on alone, only what it touches itself is between, and counts by what loops over one array take,
+the larger it is. Where devices share cores and have met since, at a collective, another core may go on with a device
+than the one that began, and all the others have gone through the caches: there it counts by what a call takes for the
+memory that it touches first.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +22,11 @@ from jax.extend.core import primitives as jex_primitives
 from costmodel.model import MeshCost
 from planner._jax_compat import scan_counts
 from planner.buffers import Timeline
-from planner.packing import lodged
 from planner.pieces import unassembled
 from planner.places import Places
 from planner.program import Array, Instruction, Program
 from planner.traits import renames
-
-SLICES = frozenset({"slice", "dynamic_slice", "gather"})
-"""Ops that touch no more of an operand than their result has."""
+from planner.work import SLICES
 
 TIMED_COLD = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 """Collectives that take the longer, the longer ago the memory was touched into which they bring, timed into one
@@ -54,44 +52,47 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     )
     inside = (each for one in loops for each in one.bodies[-1].instructions)
     again += (_Again(each.count, _of_a_round(each), call.touched) for each in inside)
-    again.append(_Again(1.0, _first_written(program, over_time), call.touched))
     rounds = [_of_rounds(one.bodies[-1], cost, over_time, places) for one in loops]
     in_rounds = [each for _, touched in rounds for each in touched]
     brought = [each for walk in (call, *(walk for walk, _ in rounds)) for each in walk.brought]
-    return (
-        _seconds(again, all_bytes, cost.device.refetch_seconds)
-        + _seconds(in_rounds, all_bytes, cost.device.refetch_in_loop_seconds)
-        + _seconds(brought, all_bytes, cost.device.brought_seconds)
-    )
+    times, nbytes, distances, met = _columns([*again, *in_rounds])
+    seconds = times @ cost.device.refetch_seconds(nbytes, np.minimum(distances, all_bytes), met.astype(bool))
+    times, nbytes, distances, _ = _columns(brought)
+    return float(seconds + times @ cost.device.brought_seconds(nbytes, np.minimum(distances, all_bytes)))
 
 
 class _Again(NamedTuple):
-    """How often so many bytes are read or written that were touched last so many others ago."""
+    """How often so many bytes are read or written that were touched last so many others ago.
+
+    Attributes:
+        met: whether the devices have met since then.
+    """
 
     times: float
     nbytes: float
     distance: float
+    met: bool = True
 
 
-def _seconds(
-    again: Sequence[_Again], all_bytes: float, seconds: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> float:
-    if not again:
-        return 0.0
-    times, nbytes, distances = np.array(again).T
-    return float(times @ seconds(nbytes, np.minimum(distances, all_bytes)))
+def _columns(again: Sequence[_Again]) -> np.ndarray:
+    return np.array(again, dtype=float).reshape(-1, len(_Again._fields)).T
 
 
 class _Walk:
-    """Through kernels in the order in which they run; of a call its arguments are left out, whose prices are cold.
+    """Through kernels in the order in which they run.
 
     Attributes:
+        touched: bytes, up to now.
+        met: how many they were when the devices met last.
+        after: how many they were when an array had been touched last; the price of what touches an argument first has
+            it come from memory.
         brought: what collectives have brought, and when the memory was touched in which it lies.
     """
 
     def __init__(self, cost: MeshCost, over_time: Timeline, places: Places):
         self.cost, self.over_time, self.places = cost, over_time, places.untouched()
         self.touched = 0.0
+        self.met = -math.inf
         self.after: dict[Array, float] = {}
         self.brought: list[_Again] = []
 
@@ -101,24 +102,23 @@ class _Walk:
         for kernel in self.over_time.kernels[program]:
             root, read = kernel[-1], _read(kernel, self.over_time)
             if hands_on(kernel) or root in not_done:
-                before = [self.after[array] for array in read if array in self.after]
-                self.after |= {array: each for array in root.results for each in before}
+                ages = [self.after[array] for array in read if array in self.after]
+                self.after |= {array: each for array in root.results for each in ages}
                 continue
-            since: dict[Array, float] = {}
+            before: dict[Array, _Again] = {}
             for array, nbytes in read.items():
-                since[array] = self.touched - self.after[array] if array in self.after else math.inf
+                if array in self.after:
+                    before[array] = self._again(root.count, nbytes, self.after[array])
                 self.touched += nbytes
                 self.places.touch(array, self.touched)
-                if array in self.after:
+                if array in self.after or nbytes >= array.nbytes:  # of an argument the next may take another part
                     self.after[array] = self.touched
             sliced = {array for one in kernel if _takes_of_a_loop(one) for array in one.operands}
-            for one in _priced_warm(root, since, self.cost):
-                if one in self.after and one not in sliced:
-                    yield _Again(root.count, read[one], since[one])
+            yield from (before[array] for array in _priced_warm(root, read, before, self.cost) if array not in sliced)
             self.touched += _touched_inside(root, self.over_time)
             for array in root.results:
-                if array in self.after and _waits_for_what_it_writes(root):
-                    yield _Again(root.count, _part(root, array), self.touched - self.after[array])
+                if not (root.collectives or root.bodies):  # what they bring was timed as coming to lie in cold memory
+                    yield from self._written(root, array)
                 if root.name in TIMED_COLD:
                     self.brought += (
                         _Again(root.count * share, array.nbytes, distance)
@@ -127,6 +127,21 @@ class _Walk:
                 self.touched += _part(root, array)
                 self.places.touch(array, self.touched)
                 self.after[array] = self.touched
+            if _meets(root):
+                self.met = self.touched
+
+    def _written(self, root: Instruction, array: Array) -> Iterator[_Again]:
+        """What a kernel writes into memory in which something else lay, or this array itself in the round before."""
+        nbytes, more = _part(root, array), self.cost.device.cold_write_factor
+        if self.places.known(array):
+            for share, distance in self.places.since(array, self.touched):
+                yield self._again(more * share * root.count, nbytes, self.touched - distance)
+        elif array in self.after:
+            yield self._again(root.count, nbytes, self.after[array])
+
+    def _again(self, times: float, nbytes: float, before: float) -> _Again:
+        """Of bytes that were touched last when so many had been."""
+        return _Again(times, nbytes, self.touched - before, before <= self.met)
 
 
 def _of_rounds(body: Program, cost: MeshCost, over_time: Timeline, places: Places) -> tuple[_Walk, list[_Again]]:
@@ -151,24 +166,9 @@ def _whole(loop: Instruction) -> list[Array]:
     return [array for array in loop.operands if array.value not in sliced]
 
 
-def _waits_for_what_it_writes(root: Instruction) -> bool:
-    """Whether it moves memory and little else; what collectives bring was timed as coming to lie in cold memory."""
-    return not (root.collectives or root.bodies or root.name == "dot_general")
-
-
-def _first_written(program: Program, over_time: Timeline) -> float:
-    """Bytes of the memory of temporary arrays in which nothing was before in this call, but what collectives bring."""
-    brought = {array for one in program.walk() if one.collectives for array in one.results}
-    from_afar = {id(alive) for array, alive in over_time.arrays.items() if array in brought}
-    alive = highest = found = 0.0
-    temporary = [one for one in lodged(over_time.allocations).own if one.role == "temporary"]
-    begins = [(one.start, one.nbytes, id(one) in from_afar) for one in temporary]
-    for _, nbytes, is_brought in sorted([*begins, *((one.end + 1, -one.nbytes, False) for one in temporary)]):
-        alive += nbytes
-        if not is_brought:
-            found += max(0.0, alive - highest)
-        highest = max(highest, alive)
-    return found
+def _meets(one: Instruction) -> bool:
+    """Whether devices wait for each other in an instruction, or in a loop that it is."""
+    return bool(one.collectives) or any(_meets(inner) for body in one.bodies for inner in body.instructions)
 
 
 def hands_on(kernel: Sequence[Instruction]) -> bool:
@@ -176,19 +176,21 @@ def hands_on(kernel: Sequence[Instruction]) -> bool:
     return all(one.name == "return" or (one.op is not None and renames(one.op)) for one in kernel)
 
 
-def _priced_warm(root: Instruction, since: Mapping[Array, float], cost: MeshCost) -> Iterable[Array]:
-    """The arrays that a kernel's price has come from the caches.
+def _priced_warm(
+    root: Instruction, read: Iterable[Array], before: Mapping[Array, _Again], cost: MeshCost
+) -> Collection[Array]:
+    """The arrays, among those touched before, that a kernel's price has come from the caches.
 
-    But on CPUs, a product was timed with one operand that is a different one each time: that is the one that was
+    But on GPUs, a product was timed with one operand that is a different one each time: that is the one that was
     touched longest ago (`executor.probes.product_probe`). Collectives take as long wherever their operands are: what
     decides is how devices meet, and that the bytes of one are read by the cores of others. What they bring was timed
     as coming to lie in cold memory.
     """
     if root.collectives:
         return ()
-    if root.name == "dot_general" and cost.fetches_ahead:
-        return sorted(since, key=since.__getitem__)[:-1]
-    return since
+    if root.name == "dot_general" and cost.fetches_ahead and before.keys() >= set(read):
+        return sorted(before, key=lambda array: before[array].distance)[:-1]
+    return before.keys()
 
 
 def _takes_of_a_loop(one: Instruction) -> bool:

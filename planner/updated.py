@@ -14,6 +14,11 @@ def updates_in_place(op: Op) -> bool:
     return op.name == "dynamic_update_slice" or op.name.startswith("scatter")
 
 
+def update_position(op: Op) -> int:
+    """Of the operand that is written into the first one."""
+    return 1 if op.name == "dynamic_update_slice" else 2
+
+
 class Updated:
     """What the ops of a graph update in place."""
 

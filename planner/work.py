@@ -21,6 +21,7 @@ from planner.rearrange import rearranged, turned
 from planner.rules import kernel_flops
 from planner.stages import CUMULATIVE
 from planner.traits import JOINS, REDUCTIONS, joined_apart, one_window, renames, traits
+from planner.updated import Updated, update_position, updates_in_place
 
 CLASSES: Mapping[str, str] = {
     **dict.fromkeys(("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "erfc"), "exponential"),
@@ -40,6 +41,9 @@ CLASSES: Mapping[str, str] = {
 }
 """The class of `costmodel.ELEMENT_CLASSES` that a primitive is in; most are in none."""
 
+SLICES = frozenset({"slice", "dynamic_slice", "gather"})
+"""Ops that touch no more of an operand than their result has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -50,14 +54,16 @@ class Work:
         elements: by class, how many elements it works on in a way that takes more than moving them.
         dtype: the numpy name of the type that they are done in.
         reads, writes: positions of the operands and results that go through memory.
+        update: the position of an operand that is written into the memory of the first one, of which no more than that
+            is touched; or None.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         window: pixels of a convolution's kernel; 0 of other ops.
         transposed: whether a contraction's left operand has what is summed over before its rows.
         rearranged: positions of operands that are copied into another order first, each with the dimensions over which
             elements come to lie in a row.
         turned: these of a transposition's operand; none of other ops.
-        cold_reads, cold_writes: of these positions, those that the program touches first here: its arguments, and
-            results that do not take over an argument's memory.
+        cold_reads, cold_writes: of these positions, those that the program touches first here: its arguments, where no
+            op before has read the whole, and results that do not take over an argument's memory.
         crowding: how many times as many bytes as these all arguments and results have.
     """
 
@@ -66,6 +72,7 @@ class Work:
     dtype: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    update: int | None
     matmul: tuple[float, float, float] | None
     window: float
     transposed: bool
@@ -134,13 +141,27 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
     lines = _lines(graph.body, {})
     results = zip(lines[0].outputs, donors, strict=True)
     fresh = {result for result, donor in results if donor is None and isinstance(result, Value)}
+    donated = {graph.body.inputs[donor] for donor in donors if donor is not None}
+    updated = Updated(graph)
+    touched: set[Atom] = set()
+
+    def is_free(atom: Atom, op: Op) -> bool:
+        """Whether an op may write over an operand."""
+        if atom in arguments:
+            return atom in donated
+        return not (_is_constant(atom, decisions) or updated.needed_elsewhere(op))
+
     for line in lines:
         kernels = line.kernels(backend)
         roots = {kernel.root for kernel in kernels}
         reads: dict[int, list[int]] = {}
+        in_place = {
+            kernel.root
+            for kernel in kernels
+            if (first := line.updated(kernel)) is not None and is_free(first, line.ops[kernel.root])
+        }
         for kernel in kernels:
-            outer = line.outer_operands(kernel)
-            for index, position in outer:
+            for index, position in line.outer_operands(kernel, kernel.root in in_place):
                 reads.setdefault(index, []).append(position)
         for index, op in enumerate(line.ops):
             if op.bodies or renames(op) or all(value in decisions.constant for value in op.results):
@@ -148,15 +169,21 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
             copied = rearranged(op) if backend == "cpu" else {}
             read = tuple(p for p in reads.get(index, ()) if not _is_constant(line.atoms[index][p], decisions))
             written = tuple(p for p, value in enumerate(op.results) if value.rank) if index in roots else ()
-            cold_reads = tuple(p for p in read if line.atoms[index][p] in arguments)
-            cold_writes = tuple(p for p in written if op.results[p] in fresh)
-            own = _nbytes(op.operands[p] for p in cold_reads) + _nbytes(op.results[p] for p in cold_writes)
+            of_call = {p: atom for p in read if (atom := line.atoms[index][p]) in arguments and atom not in touched}
+            cold_reads = tuple(of_call)
+            if op.name not in SLICES:  # of which the next may take another part
+                touched.update(of_call.values())
+            update = update_position(op) if index in in_place else None
+            of_caller = update is not None and line.atoms[index][0] in arguments
+            cold_writes = tuple(p for p in written if of_caller or op.results[p] in fresh)
+            own = sum(read_bytes(op, p) for p in cold_reads) + sum(written_bytes(op, p, update) for p in cold_writes)
             found[op] = Work(
                 flops(op),
                 elements(op, backend),
                 _dtype(op),
                 read,
                 written,
+                update,
                 matmul_sizes(op),
                 window(op),
                 transposed(op) and 0 not in copied,
@@ -206,15 +233,26 @@ class _Line:
 
         return kernels(backend, behaviour, operands, sorted(needed), nbytes, alike=True)
 
-    def outer_operands(self, kernel: Kernel) -> list[tuple[int, int]]:
-        """The ops and positions at which a kernel reads what it did not make, each array once."""
+    def updated(self, kernel: Kernel) -> Value | None:
+        """The array in memory of which the last op of a kernel writes a part anew."""
+        first = self.atoms[kernel.root][0] if updates_in_place(self.ops[kernel.root]) else None
+        return first if isinstance(first, Value) and self._makers.get(first) not in kernel.members else None
+
+    def outer_operands(self, kernel: Kernel, in_place: bool) -> list[tuple[int, int]]:
+        """The ops and positions at which a kernel reads what it did not make, each array once, by who reads most of it.
+
+        Args:
+            in_place: whether the last op writes into its first operand, and so does not read that.
+        """
         made = self._makers
-        found: dict[Atom, tuple[int, int]] = {}
+        found: dict[Atom, list[tuple[int, int]]] = {}
         for index in sorted(kernel.members):
             for position, atom in enumerate(self.atoms[index]):
+                if in_place and (index, position) == (kernel.root, 0):
+                    continue
                 if isinstance(atom, Value) and atom.rank and made.get(atom) not in kernel.members:
-                    found.setdefault(atom, (index, position))
-        return list(found.values())
+                    found.setdefault(atom, []).append((index, position))
+        return [max(places, key=lambda place: read_bytes(self.ops[place[0]], place[1])) for places in found.values()]
 
     @cached_property
     def _makers(self) -> dict[Atom, int]:
@@ -242,6 +280,17 @@ def _lines(body: Body, roots: dict[Value, Atom]) -> list[_Line]:
     atoms = [tuple(root_of(atom, roots) for atom in op.operands) for op in ops]
     own = _Line(ops, atoms, tuple(root_of(atom, roots) for atom in body.outputs))
     return [own, *(line for each in inner for line in _lines(each, roots))]
+
+
+def read_bytes(op: Op, position: int) -> float:
+    """What an op reads of the whole of an operand."""
+    nbytes = _nbytes([op.operands[position]])
+    return min(nbytes, _nbytes(op.results)) if op.name in SLICES else nbytes
+
+
+def written_bytes(op: Op, position: int, update: int | None) -> float:
+    """What an op writes of the whole of a result; see `Work.update`."""
+    return _nbytes([op.results[position] if update is None else op.operands[update]])
 
 
 def in_and_out_bytes(graph: Graph) -> float:

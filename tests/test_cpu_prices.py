@@ -49,6 +49,35 @@ def test_what_a_call_touches_first_is_cold() -> None:
     assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_only_what_is_touched_of_an_array_is_moved(backend: Backend) -> None:
+    """In rows of the whole, read and written: of what slices take, and of what is updated where it lies."""
+    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0)
+    model, mesh = CostModel(Topology("one", device, (), backend)), AbstractMesh((1,), ("x",))
+    rows, whole = S((4, 256), "float32"), S((64, 256), "float32")
+
+    def moved(fn: Callable[..., Any], *more: Any, **given: Any) -> float:
+        taken = plan(fn, [whole, *more], mesh, cost_model=model, **given).prediction.compute_seconds
+        return round(taken * device.memory_bytes_per_second / (4 * 256), 1)
+
+    def updated(x: jax.Array, rows: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice(x, rows, (8, 0))
+
+    def scattered(x: jax.Array, rows: jax.Array) -> jax.Array:
+        return x.at[jnp.array([3, 9, 1, 40])].set(rows)
+
+    assert moved(lambda x: x[8:12] + 1) == 2 * 4
+    assert moved(lambda x, start: lax.dynamic_slice_in_dim(x, start, 4), S((), "int32")) == 2 * 4
+    assert moved(lambda x: x[jnp.array([3, 9, 1, 40])]) == 2 * 4
+    assert moved(lambda x: x[:1] * x) == 2 * 64, "the whole is read beside"
+    for fn in (updated, scattered):
+        assert moved(fn, rows, donate_argnums=0) == 2 * 4
+        assert moved(fn, rows) == 4 + 2 * 64, "what is the caller's is copied"
+    assert moved(lambda x, rows: updated(jnp.cumsum(x, 0), rows), rows) == 2 * 64 + 2 * 4
+    both = moved(lambda x, rows: [made := jnp.cumsum(x, 0), updated(made, rows)], rows)
+    assert both == 2 * 64 + 4 + 2 * 64, "what is needed as it was is copied"
+
+
 @pytest.mark.parametrize(("backend", "cold_arrays"), [("cpu", 3), ("gpu", 0)])
 def test_a_core_waits_for_what_a_product_touches_first(backend: Backend, cold_arrays: int) -> None:
     """A GPU fetches it while it multiplies. What is made and read in between is warm."""

@@ -32,6 +32,9 @@ COLD = tuple(MemorySample(2.0**power, 2.0**power * 10.0 ** (power / 2 - 18)) for
 """A byte takes longer the more of them there are."""
 DEVICE = Device("d", {"float32": 1e15}, 1e9, 1e12, 0.0, memory_curve=WARM, cold_memory_curve=COLD)
 SMALL, LARGE = 2**14, 2**20
+MEETING = Instruction(
+    "all-to-all", LIBRARY, (), (), "", 1.0, collectives=(Collective("all-to-all", 0.0, ("x",), 1.0, 0.0, ""),)
+)
 
 
 def far(nbytes: float, distance: float) -> float:
@@ -64,11 +67,15 @@ def seconds(
     all_bytes: float = math.inf,
     backend: Backend = "cpu",
     device: Device = DEVICE,
+    meeting: bool = True,
     **over_time: Any,
 ) -> float:
-    """Each instruction is a kernel of its own."""
+    """Each instruction is a kernel of its own, before which the devices meet."""
     programs = [Program(tuple(arguments), instructions, ()), *(body for one in instructions for body in one.bodies)]
-    kernels = {program: [(one,) for one in program.instructions] for program in programs}
+    before = [(MEETING,)] if meeting else []
+    kernels = {
+        program: [kernel for one in program.instructions for kernel in (*before, (one,))] for program in programs
+    }
     return refetch_seconds(on(backend, device), programs[0], Timeline(kernels=kernels, **over_time), all_bytes)
 
 
@@ -96,9 +103,55 @@ def test_no_more_lies_between_than_there_is_however_often_it_is_touched() -> Non
     assert far_off == pytest.approx(far(SMALL, SMALL + LARGE) + far(LARGE, 0) + 7 * far(LARGE, LARGE), rel=0.01)
 
 
-def test_arguments_are_priced_by_their_ops() -> None:
+def test_the_first_to_read_an_argument_has_it_from_memory_in_its_price() -> None:
     argument = array(LARGE)
-    assert seconds(op([argument], array(SMALL)), op([argument], array(SMALL))) == 0
+    assert seconds(op([argument], array(SMALL))) == 0
+    twice = seconds(op([argument], array(SMALL)), op([argument], array(SMALL)))
+    assert twice == pytest.approx(far(LARGE, SMALL))
+    part, other = (op([argument], array(SMALL), name="slice") for _ in range(2))
+    assert seconds(part, other) == 0, "each has its own part from memory"
+    assert seconds(op([argument], array(SMALL)), part) == pytest.approx(far(SMALL, SMALL))
+
+
+def test_a_device_that_runs_on_alone_has_its_own_caches() -> None:
+    """Which are those of loops over one array; where devices meet, others' arrays go through them."""
+    a, b = array(LARGE), array(2 * LARGE)
+    slower = tuple(MemorySample(2.0**power, 2.0 ** (1.5 * power) * 1e-12) for power in (18, 26))
+    device = replace(DEVICE, memory_curve=slower)
+    alone, met = (float(device.refetch_seconds(LARGE, 2 * LARGE, met)) for met in (False, True))
+    assert 0 < alone < met
+    calls = op([], a), op([], b), op([a], array(4))
+    assert seconds(*calls, device=device, meeting=False) == pytest.approx(alone)
+    assert seconds(*calls, device=device) == pytest.approx(met)
+    assert seconds(*calls[:2], MEETING, calls[2], device=device, meeting=False) == pytest.approx(met)
+    assert seconds(MEETING, *calls, MEETING, device=device, meeting=False) == pytest.approx(alone)
+
+
+def test_devices_meet_in_loops_too() -> None:
+    a, b = array(LARGE), array(SMALL)
+    meets, alone = (scan(op([], b), *more) for more in ([MEETING], []))
+    entered = seconds(op([], a), meets, op([a], array(4)), meeting=False)
+    assert entered == pytest.approx(far(LARGE, 2 * SMALL), rel=1e-3)
+    assert seconds(op([], a), alone, op([a], array(4)), meeting=False) == pytest.approx(0.0, abs=1e-12)
+    reader = op([a], array(4), count=9.0)
+    assert seconds(scan(reader, MEETING), meeting=False) == pytest.approx(9 * far(LARGE, 4), rel=0.01)
+    assert seconds(scan(reader), meeting=False) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_where_no_memory_is_cold_meeting_makes_no_difference() -> None:
+    """On a GPU: a device is never handed on to another."""
+    slower = tuple(MemorySample(2.0**power, 2.0 ** (1.5 * power) * 1e-12) for power in (18, 26))
+    device = replace(DEVICE, memory_curve=slower, cold_memory_curve=())
+    calls = op([], a := array(LARGE)), op([], array(2 * LARGE)), op([a], array(4))
+    met, alone = (seconds(*calls, device=device, backend="gpu", meeting=meeting) for meeting in (True, False))
+    assert met == alone > 0
+
+
+def test_few_bytes_are_not_slower_than_many() -> None:
+    """What starting a kernel takes is in the curve of cold memory, and is not taken again."""
+    started = (COLD[0], MemorySample(2.0**18, 0.01), *COLD[2:])
+    device = replace(DEVICE, cold_memory_curve=started)
+    assert float(device.refetch_seconds(2**18, 2**18)) == pytest.approx(far(2**18, LARGE))
 
 
 def test_a_part_of_an_array_is_no_more_than_that() -> None:
@@ -160,7 +213,9 @@ def test_what_computes_something_on_the_way_to_a_new_shape_writes_it() -> None:
     shaped = op(halved.results, made, name="reshape", op=Op(lax.reshape_p, {}, (), (), ""))
     reader = op([made], array(4))
     program = Program((), (op([], a), halved, shaped, reader), ())
-    over_time = Timeline(kernels={program: [program.instructions[:1], (halved, shaped), (reader,)]})
+    over_time = Timeline(
+        kernels={program: [program.instructions[:1], (MEETING,), (halved, shaped), (MEETING,), (reader,)]}
+    )
     assert refetch_seconds(on("cpu"), program, over_time, math.inf) == pytest.approx(2 * far(LARGE, 0))
 
 
@@ -170,8 +225,9 @@ def test_a_loop_goes_over_its_own_memory_and_drives_out_what_others_have_there()
         return scan(op([], inside, count=rounds), op([inside], array(SMALL), count=rounds))
 
     a = array(SMALL)
-    assert seconds(loop(100)) == 0
-    assert seconds(op([], a), loop(100), op([a], array(SMALL))) == pytest.approx(far(SMALL, 300 * SMALL))
+    assert seconds(loop(100), meeting=False) == 0
+    after = seconds(op([], a), loop(100), MEETING, op([a], array(SMALL)), meeting=False)
+    assert after == pytest.approx(far(SMALL, 300 * SMALL))
     assert seconds(op([], a), loop(0), op([a], array(SMALL))) == pytest.approx(far(SMALL, 0))
 
 
@@ -191,18 +247,18 @@ def test_rounds_of_a_loop_touch_again_what_caches_may_not_keep() -> None:
         return scan(op([before], after, count=5.0), *more, carried=((after, before),))
 
     before, after, other, another = (array(LARGE) for _ in range(4))
-    slowing = tuple(MemorySample(2.0**power, 2.0 ** (1.5 * power) * 1e-12) for power in (18, 26))
-    device = replace(DEVICE, memory_curve=slowing)
-    assert seconds(round_of(), device=device) == 0, "it is where the round before left it"
-    three, two = (float(device.refetch_in_loop_seconds(LARGE, lies * LARGE)) for lies in (3, 2))
-    both = seconds(round_of(op([other], another, count=5.0)), device=device)
+    slower = tuple(MemorySample(2.0**power, 2.0 ** (1.5 * power) * 1e-12) for power in (18, 26))
+    device = replace(DEVICE, memory_curve=slower)
+    assert seconds(round_of(), device=device, meeting=False) == 0, "it is where the round before left it"
+    three, two = (float(device.refetch_seconds(LARGE, lies * LARGE, met=False)) for lies in (3, 2))
+    both = seconds(round_of(op([other], another, count=5.0)), device=device, meeting=False)
     assert both == pytest.approx(5 * (two + 3 * three)), "what goes round was written after it was read"
 
 
 def test_what_a_core_keeps_between_rounds_takes_no_longer() -> None:
     kept = tuple(MemorySample(nbytes, taken) for nbytes, taken in ((2.0**18, 4e-5), (2.0**20, 1e-4), (2.0**22, 1e-3)))
     device = replace(DEVICE, memory_curve=kept)
-    near, far = device.refetch_in_loop_seconds(SMALL, np.array([2.0**20, 2.0**22]))
+    near, far = device.refetch_seconds(SMALL, np.array([2.0**20, 2.0**22]), met=False)
     assert near == 0
     assert far == pytest.approx(SMALL * (1e-3 / 2**22 - 1e-4 / 2**20))
 
@@ -217,22 +273,27 @@ def test_what_a_call_brings_comes_from_memory_once_however_many_rounds_read_it()
     assert again == pytest.approx(rest + 2 * once, rel=0.05), "what is copied before all else is read as well"
 
 
-def test_temporary_memory_is_touched_for_the_first_time_once() -> None:
+def test_what_is_written_comes_to_lie_where_something_else_was_or_in_cold_memory() -> None:
+    """A byte that is only written takes longer, as the first touch of memory has it."""
     a, b, c = array(SMALL), array(SMALL), array(2 * SMALL)
-    made = [op([array(LARGE)], one) for one in (a, b, c)]
-    alive = {one: Allocation(one.nbytes, start, end, "") for one, start, end in ((a, 0, 2), (b, 1, 2), (c, 4, 6))}
-    touched = 3 * LARGE + 4 * SMALL
-    assert seconds(*made, arrays=alive) == pytest.approx(far(2 * SMALL, touched)), "c lies where a and b were"
-    argument = {array(LARGE): Allocation(LARGE, 0, 6, "", role="argument")}
-    assert seconds(*made, arrays=alive | argument) == seconds(*made, arrays=alive)
+    made = [op([], one) for one in (a, b, c)]
+    device = replace(DEVICE, cold_write_factor=1.5)
+    alive = lying((a, 0, 2), (b, 1, 2), (c, 4, 6))
+    where_both_were = SMALL * (far(2 * SMALL, 2 * SMALL) + far(2 * SMALL, SMALL)) / (2 * SMALL)
+    first = 2 * far(SMALL, LARGE)
+    assert seconds(*made, arrays=alive, all_bytes=LARGE, device=device) == pytest.approx(
+        1.5 * (first + where_both_were)
+    )
+    alone = seconds(*made, arrays=alive, all_bytes=LARGE, device=device, meeting=False)
+    assert alone == pytest.approx(1.5 * first), "c lies in what the caches still have"
+    of_caller = alive | lying(result=c)
+    assert seconds(*made, arrays=of_caller, all_bytes=LARGE, device=device) == pytest.approx(1.5 * first)
 
 
 def test_collectives_take_as_long_wherever_they_write() -> None:
-    brought, made = array(LARGE), array(LARGE)
-    gather = op([], brought, collectives=(Collective("all-gather", LARGE, ("x",), 1.0, 1e-6, ""),))
-    alive = {brought: Allocation(LARGE, 0, 2, ""), made: Allocation(LARGE, 1, 3, "")}
-    assert seconds(gather, arrays={brought: alive[brought]}) == 0
-    assert seconds(gather, op([], made), arrays=alive) == pytest.approx(far(LARGE, 2 * LARGE))
+    a = array(LARGE)
+    gather = op([], a, name="all-to-all", collectives=MEETING.collectives)
+    assert seconds(gather, arrays=lying((a, 0, 2))) == 0
 
 
 def test_a_plan_pays_for_what_it_keeps_for_the_gradient() -> None:
