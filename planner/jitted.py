@@ -61,8 +61,10 @@ class PlannedFunction:
         Raises:
             PlanMismatch: the arguments' structure, shapes or dtypes are not those of the example.
         """
-        check_arguments(self._traced, args)
-        if not trace_state_clean() or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        leaves, tree = jax.tree.flatten(args)
+        if not _as_planned(self._traced, leaves, tree):
+            check_arguments(self._traced, args)
+        if not trace_state_clean() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._call_traced(args)
         if not _has_explicit(self._mesh, jax.sharding.get_abstract_mesh()):
             return self._jitted(*self._placed(args))
@@ -110,6 +112,14 @@ def place(leaf: Any, sharding: NamedSharding) -> Any:
     if isinstance(leaf, jax.Array) and leaf.committed and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
         return leaf
     return jax.device_put(leaf, sharding)
+
+
+def _as_planned(traced: Traced, leaves: Sequence[Any], tree: PyTreeDef) -> bool:
+    """Whether all are JAX arrays of the example's shapes and dtypes: a fraction of what saying what differs takes."""
+    return tree == traced.in_tree and all(
+        isinstance(have, jax.Array) and have.shape == want.shape and have.dtype == want.dtype
+        for have, want in zip(leaves, traced.in_avals, strict=True)
+    )
 
 
 def check_arguments(traced: Traced, args: tuple[Any, ...]) -> list[jax.ShapeDtypeStruct]:
