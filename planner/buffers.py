@@ -330,7 +330,8 @@ def _parts(
 ) -> dict[Instruction, float]:
     """How much is computed by all kernels together: of what is read in slices, nobody computes the rest.
 
-    A kernel may stand for those of layers that were left out, each of which computes its own part.
+    A kernel may stand for those of layers that were left out, each of which computes its own part. What such a layer
+    makes is computed by the next, which the same kernels stand for, though one outside of them may be its only reader.
     """
     total: dict[int, float] = {}
     for kernel in kernels:
