@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from costmodel.device import Device
 from costmodel.model import MeshCost
-from costmodel.topology import Device
 
 DAY_SECONDS = 86400.0
 

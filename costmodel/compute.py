@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.topology import Device
+from costmodel.device import Device
 
 
 def roofline_seconds(

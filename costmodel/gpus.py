@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from costmodel.device import Device
 from costmodel.gemm import MatmulShape
-from costmodel.topology import Device, Dim, Link, LinkKind
+from costmodel.topology import Dim, Link, LinkKind
 
 NCCL_START_SECONDS, NVLINK_HOP_SECONDS, NETWORK_HOP_SECONDS = 14e-6, 1.9e-6, 4e-6  # [N], of a ring under LL128
 LAUNCH_SECONDS = 1.5e-6  # [B, quiz 1.7]: an addition of 64 Ki floats in JAX on H100

@@ -18,9 +18,10 @@ from costmodel import profile
 from costmodel.collectives import BROADCAST, KINDS, check_kind, collective_seconds
 from costmodel.compute import cold_seconds, matmul_seconds, roofline_seconds
 from costmodel.curves import CollectiveCurve, between_group_sizes
+from costmodel.device import Device
 from costmodel.levels import Levels, protocols
 from costmodel.placement import Placement, Segment
-from costmodel.topology import Backend, Device, Topology
+from costmodel.topology import Backend, Topology
 from costmodel.waits import Waits
 
 

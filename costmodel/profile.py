@@ -12,10 +12,11 @@ from typing import Any, get_args
 
 from costmodel.calls import CallCost
 from costmodel.curves import CollectiveCurve
+from costmodel.device import ELEMENT_CLASSES, Device
 from costmodel.errors import ProfileError
 from costmodel.gemm import MatmulShape
 from costmodel.memory import MemorySample
-from costmodel.topology import ELEMENT_CLASSES, Backend, Device, Dim, Eager, Link, LinkKind, Topology
+from costmodel.topology import Backend, Dim, Eager, Link, LinkKind, Topology
 from costmodel.waits import Waits
 
 FORMAT = 14
@@ -153,6 +154,7 @@ def _device(record: _Record) -> Device:
         memory_bytes_per_second=record.number("memory_bytes_per_second", 1),
         memory_curve=_memory_curve(record.records("memory_curve")),
         cold_memory_curve=_memory_curve(record.records("cold_memory_curve")),
+        met_memory_curve=_memory_curve(record.records("met_memory_curve")),
         cold_write_factor=record.number("cold_write_factor"),
         launch_seconds=record.number("launch_seconds"),
         element_seconds=_element_seconds(record.record("element_seconds")),

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from costmodel.device import Device
 from costmodel.gemm import MatmulShape
-from costmodel.topology import Device, Dim, Link
+from costmodel.topology import Dim, Link
 
 Shape = tuple[int, ...]
 

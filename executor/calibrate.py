@@ -24,6 +24,7 @@ from costmodel import KINDS, CostModel, Device, Dim, Link, Topology
 from costmodel.cpus import host_memory_bytes, processor
 from costmodel.curves import LEAST_SIZES, CollectiveCurve, Sample, collective_curves
 from costmodel.gemm import MatmulFit, MatmulSample, fit_matmul
+from costmodel.memory import MemorySample, moving_seconds
 from costmodel.waits import Waits, measured_waits
 from executor import probes
 from executor.probe_sizes import probe_sizes
@@ -125,6 +126,11 @@ class Calibration:
             for alternate in (True, False)
             if first.platform == "cpu"
         }
+        self._met = {
+            nbytes: probes.met_probe(nbytes, len(self._devices))
+            for nbytes in (sizes.launched_bytes, *sizes.cold_bytes)
+            if self._waits
+        }
         self._calls = probes.call_probes(sizes)
         self._timed: list[Timed] = []
         self._goes: list[int] = []
@@ -137,7 +143,7 @@ class Calibration:
     @property
     def _probes(self) -> list[Probe]:
         apart = (self._arrays, self._elements, self._products, self._collectives)
-        kinds = (*apart, self._waits, self._partings, self._calls)
+        kinds = (*apart, self._waits, self._partings, self._met, self._calls)
         return [self._launch, *(probe for kind in kinds for probe in kind.values())]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
@@ -158,8 +164,9 @@ class Calibration:
         """Times each compiled probe, short ones in goes; what is compared go by go, one right after the other."""
         waits = [f"after {products} products" for products, _ in self._waits]
         partings = [f"groups of {group_size}" for group_size, _ in self._partings]
-        before = range(len(self) - len(waits) - len(partings) - len(self._calls))
-        names = [*before, *waits, *partings, *self._calls]
+        met = [f"met before {nbytes} bytes" for nbytes in self._met]
+        before = range(len(self) - len(waits) - len(partings) - len(met) - len(self._calls))
+        names = [*before, *waits, *partings, *met, *self._calls]
         groups = [list(numbers) for _, numbers in groupby(range(len(self)), key=names.__getitem__)]
         goes = [min(self._goes[number] for number in numbers) for numbers in groups]
         for go in range(MOST_GOES):
@@ -217,6 +224,8 @@ class Calibration:
         each = {name: _beside_memory(bare, probe, elements[name]) for name, probe in self._elements.items()}
         bare = replace(bare, element_seconds=each)
         waits = _waits(waited, measured, len(self._devices))
+        met = {nbytes: next(seconds) for nbytes in self._met}
+        bare = replace(bare, met_memory_curve=met_memory(met, bare, waits, len(self._devices)))
         calls = {name: next(seconds) for name in self._calls}
         device = TimedCalls(self._sizes, self._calls, calls, bare, waits, len(self._devices)).device()
         errors = {f"matmul {dtype} median error": curve.relative_error for dtype, curve in curves.items()}
@@ -239,6 +248,25 @@ def permuted_alike(timings: Timings) -> Timings:
         (kind, size, nbytes): fmean(by_bytes[nbytes]) if kind == "collective-permute" else seconds
         for (kind, size, nbytes), seconds in timings.items()
     }
+
+
+def met_memory(
+    met: Mapping[int, float], device: Device, waits: Waits | None, device_count: int
+) -> tuple[MemorySample, ...]:
+    """By what a round takes more over an array than over next to nothing, less what devices wait more before they meet.
+
+    Such an array is read and written. What is written was read just before, and is as in a loop where nobody meets.
+    """
+    if waits is None:
+        return ()
+    (_, meeting), *timed = met.items()
+    samples = {}
+    for nbytes, taken in timed:
+        computed = float(device.memory_seconds(2.0 * nbytes))
+        waited = waits.seconds(device_count, device_count, device_count, computed)
+        again = float(moving_seconds(device.memory_curve, nbytes, nbytes))
+        samples[nbytes] = max(again, taken - meeting - waited - again)
+    return memory_curve(samples)
 
 
 def _beside_memory(device: Device, probe: LoopProbe, taken: float) -> float:

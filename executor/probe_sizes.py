@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.topology import BROUGHT_ARRAYS, BROUGHT_BYTES, FAR, REARRANGING
+from costmodel.device import BROUGHT_ARRAYS, BROUGHT_BYTES, FAR, REARRANGING
 
 Layer = tuple[int, int, int]
 """Rows, inputs and outputs of a linear layer."""

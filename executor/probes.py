@@ -146,6 +146,15 @@ def memory_probe(nbytes: int) -> LoopProbe:
     return LoopProbe(lambda x: (0.5 * x + 0.5,), ((nbytes // 4,),))
 
 
+def met_probe(nbytes: int, device_count: int) -> LoopProbe:
+    """The same, but that all devices meet before, so that another core may go on with each."""
+
+    def step(x: jax.Array) -> Arrays:
+        return (lax.psum(x[0], "group") / (2 * device_count) * x + 0.5,)
+
+    return LoopProbe(step, ((nbytes // 4,),), group_size=device_count)
+
+
 def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:
     """Of the classes of elements that are as slow in a loop over one array as in a program."""
     rows, columns = sizes.elements

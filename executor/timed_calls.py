@@ -10,8 +10,8 @@ import numpy as np
 from costmodel import Device
 from costmodel.calls import CallCost
 from costmodel.compute import cold_seconds, matmul_seconds
+from costmodel.device import ELEMENT_CLASSES
 from costmodel.memory import MemorySample
-from costmodel.topology import ELEMENT_CLASSES
 from costmodel.waits import Waits
 from executor import probes
 from executor.freed_memory import fetched_from_bytes

@@ -13,7 +13,7 @@ import pandas as pd
 import typer
 
 from costmodel import preset
-from costmodel.topology import BROUGHT_ARRAYS, BROUGHT_BYTES
+from costmodel.device import BROUGHT_ARRAYS, BROUGHT_BYTES
 from executor.probe_sizes import probe_sizes
 from executor.probes import collective_probe
 from executor.timers import compiled, typical_seconds

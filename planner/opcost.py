@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.device import OPERANDS_IN_TILES
 from costmodel.model import MeshCost
-from costmodel.topology import OPERANDS_IN_TILES
 from planner.decisions import Member
 from planner.graph import Atom, Op, Value, aval_of
 from planner.halves import sent_itemsize

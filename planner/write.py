@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from jax.extend.core import primitives as jex_primitives
 
-from costmodel.topology import OPERANDS_IN_TILES
+from costmodel.device import OPERANDS_IN_TILES
 from planner._jax_compat import scan_counts
 from planner.assignment import Assignment
 from planner.fetch import REARRANGED, SLICED, Copies, Fetcher

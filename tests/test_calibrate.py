@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from costmodel import KINDS, CostModel
-from costmodel.topology import ELEMENT_CLASSES
+from costmodel import KINDS, CostModel, Device
+from costmodel.device import ELEMENT_CLASSES
+from costmodel.memory import MemorySample
+from costmodel.waits import Waits
 from executor import probes
-from executor.calibrate import calibrate, group_sizes, permuted_alike
+from executor.calibrate import calibrate, group_sizes, met_memory, permuted_alike
 from executor.compiled import collectives
 from executor.probe_sizes import CPU_SIZES, GPU_SIZES, ProbeSizes, probe_sizes
 from executor.timers import compiled
@@ -73,6 +75,24 @@ def test_the_device_is_measured(model: CostModel) -> None:
     assert device.memory_bytes_per_second > 1e7
     assert 0 < device.launch_seconds < 1e-2
     assert set(device.element_seconds) == set(ELEMENT_CLASSES)
+
+
+def test_memory_is_timed_after_meetings_where_devices_share_cores(model: CostModel) -> None:
+    met = model.topology.device.met_memory_curve
+    assert [sample.nbytes for sample in met] == list(SMALL.cold_bytes)
+    assert all(sample.seconds > 0 for sample in met)
+
+
+def test_memory_met_again_is_what_a_round_takes_beside_its_meeting_and_what_it_writes() -> None:
+    """Of 256 KiB read and written, 10 µs each in a loop, in rounds of 200 µs around next to nothing."""
+    curve = tuple(MemorySample(2.0**power, 2.0 ** (power - 18) * 10e-6) for power in (10, 26))
+    device = Device("d", {"float32": 1e9}, 1e9, 1e9, 0.0, memory_curve=curve)
+    waits = Waits((1e-5,), (0.0,), {8: 5e-6})
+    (met,) = met_memory({2**12: 200e-6, 2**18: 200e-6 + 5e-6 + 10e-6 + 40e-6}, device, waits, 8)
+    assert (met.nbytes, met.seconds) == (2**18, pytest.approx(40e-6))
+    (near,) = met_memory({2**12: 200e-6, 2**18: 190e-6}, device, waits, 8)
+    assert near.seconds == pytest.approx(10e-6)
+    assert met_memory({}, device, None, 1) == ()
 
 
 def test_the_profile_reads_back(model: CostModel) -> None:

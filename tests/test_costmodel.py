@@ -9,9 +9,10 @@ import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import cold_seconds, matmul_seconds
+from costmodel.device import FAR, REARRANGING, spread_bytes
 from costmodel.gemm import MatmulShape
 from costmodel.memory import MemorySample
-from costmodel.topology import FAR, REARRANGING, Eager, spread_bytes
+from costmodel.topology import Eager
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
 

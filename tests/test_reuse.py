@@ -127,6 +127,14 @@ def test_a_device_that_runs_on_alone_has_its_own_caches() -> None:
     assert seconds(MEETING, *calls, MEETING, device=device, meeting=False) == pytest.approx(alone)
 
 
+def test_memory_timed_after_a_meeting_counts_there_in_place_of_what_a_call_touches_first() -> None:
+    timed = tuple(replace(sample, seconds=2 * sample.seconds) for sample in COLD)
+    device = replace(DEVICE, met_memory_curve=timed)
+    assert float(device.refetch_seconds(LARGE, LARGE)) == pytest.approx(2 * far(LARGE, LARGE), rel=0.01)
+    assert device.refetch_seconds(LARGE, LARGE, False) == DEVICE.refetch_seconds(LARGE, LARGE, False)
+    assert device.memory_seconds(LARGE, LARGE) == DEVICE.memory_seconds(LARGE, LARGE)
+
+
 def test_devices_meet_in_loops_too() -> None:
     a, b = array(LARGE), array(SMALL)
     meets, alone = (scan(op([], b), *more) for more in ([MEETING], []))
