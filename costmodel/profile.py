@@ -19,7 +19,7 @@ from costmodel.memory import MemorySample
 from costmodel.topology import Backend, Dim, Eager, Link, LinkKind, Topology
 from costmodel.waits import Waits
 
-FORMAT = 14
+FORMAT = 15
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
