@@ -59,7 +59,7 @@ class Decoder:
         """Weights in matrices.
 
         >>> Decoder(80, 8192, 28672, 64, 8, 128, 128256, gated=True).parameters  # LLaMA 3 70B
-        70551863296
+        70552387584
         """
         return self.attention_parameters + self.mlp_parameters + self.vocabulary_parameters
 

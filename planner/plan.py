@@ -70,7 +70,7 @@ def plan(
         >>> x, w = jax.ShapeDtypeStruct((4096, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
         >>> p = plan(layer, (x, w), AbstractMesh((8,), ("x",)))
         >>> p.in_specs
-        (PartitionSpec('x',), PartitionSpec())
+        (P('x',), P())
     """
     limits = Limits(memory_limit, time_limit, unknown)
     begun = time.perf_counter()

@@ -4,7 +4,7 @@ Once the compiled program of one has been looked into, it is no longer unseen, w
 what it tells of that, and others come beside it.
 
 >>> sorted(PROGRAMS)[:3]
-['clip', 'conjugate-gradients', 'coupling-flow']
+['accumulated', 'chunked-attention', 'clip']
 """
 
 from collections.abc import Callable, Mapping
