@@ -58,7 +58,7 @@ def matmul_seconds(
     columns: ArrayLike,
     batch: ArrayLike = 1.0,
     nbytes: ArrayLike = 0.0,
-    transposed: bool = False,
+    transposed_itemsize: int = 0,
     window: float = 0.0,
 ) -> np.ndarray:
     """Seconds of a matrix multiplication on one device, its launch included; formula and source in `costmodel.gemm`.
@@ -72,12 +72,13 @@ def matmul_seconds(
             inner size channels times `window`.
         batch: how many products.
         nbytes: of operands and results that go through this device's memory.
-        transposed: whether the left operand lies the other way round in memory.
+        transposed_itemsize: bytes of an element of a left operand that lies the other way round in memory; 0 of others.
         window: pixels of a convolution's kernel; 0 of other products.
     """
-    shape = device.matmul_shape(dtype, transposed)
+    shape = device.matmul_shape(dtype, transposed=transposed_itemsize > 0)
     if window:
         shape = replace(shape, left_packing_seconds=0.0, overflow_seconds=0.0)
     patches = window * np.multiply(batch, rows)
     gathered = device.element_seconds.get("patch", 0.0) * patches
-    return shape.seconds(device.rate(dtype), rows, inner, columns, batch, nbytes) + gathered
+    row_bytes = np.multiply(transposed_itemsize, rows)
+    return shape.seconds(device.rate(dtype), rows, inner, columns, batch, nbytes, row_bytes) + gathered

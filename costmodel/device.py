@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from costmodel.calls import CallCost
 from costmodel.gemm import MatmulShape
 from costmodel.memory import MemorySample, faster, kept_bytes, moving_seconds, slowing
+from costmodel.strides import dividing_powers, spread_bytes
 
 # Where a device does not list a type, the rate of the type it computes in instead, and that rate's multiple.
 _STAND_INS: Mapping[str, tuple[tuple[str, float], ...]] = {
@@ -179,7 +180,7 @@ class Device:
         >>> [float(slow.rearranging_seconds(stride, 4, 2**20)) for stride in (4, 1280, 6144)]
         [0.0, 3e-09, 9e-09]
         """
-        strides, powers = _powers(stride_bytes)
+        strides, powers = dividing_powers(stride_bytes)
         place = np.where(strides <= itemsize, 0, np.clip(powers - 8, 1, 4)).astype(int)
         classes = np.array([self.element_seconds.get(name, 0.0) for name in REARRANGING])
         near = np.where(place, near_share, 1.0) * classes[place]
@@ -226,23 +227,6 @@ class Device:
                 if name in shapes:
                     return shapes[name]
         return MatmulShape(self.launch_seconds, self.memory_bytes_per_second)
-
-
-def spread_bytes(stride_bytes: ArrayLike, span_bytes: ArrayLike) -> np.ndarray:
-    """Of a cache, that lines take which lie so far apart: as many as those for which the same places are.
-
-    >>> float(spread_bytes(8192, 512 * 8192)) / 2**20  # lines at multiples of a page, wherever the pages lie
-    2.0
-    """
-    strides, powers = _powers(stride_bytes)
-    # Where pages lie in memory, which is anywhere, decides about the places of what lies further apart.
-    return np.asarray(np.asarray(span_bytes) * 2.0 ** np.minimum(powers, 12) / np.maximum(strides, 1))
-
-
-def _powers(stride_bytes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Strides as whole numbers, and log2 of the largest power of two that divides each."""
-    strides = np.rint(stride_bytes).astype(np.int64)
-    return strides, np.log2(np.maximum(strides & -strides, 1))
 
 
 def _stand_ins(dtype: str) -> tuple[tuple[str, float], ...]:

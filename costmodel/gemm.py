@@ -11,17 +11,23 @@ cores is no better on XLA's measurements as a whole, and jumps where a planner w
 A CPU's core packs its operands before it multiplies, l and r seconds an element of the left and the right one: with
 few rows, or where the left operand is transposed, that is much of the time. On one core o is 0, and l and r say all
 that h would. The core waits for each of the elements beyond those that its cache holds (e) for s seconds.
+
+A left operand that lies the other way round has a curve of its own, with a ninth parameter: it is packed out of many
+rows at a time, and rows that lie apart by large powers of two push each other out of the cache. To l comes
+a min(1, p / 2 KiB), p bytes being the largest power of two that divides a row: an L1 of 64 sets of 64 bytes has two
+sets for what lies 2 KiB apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.least_squares import fit_positive
+from costmodel.strides import dividing_powers
 
 DOUBT = 10.0
 """How freely the data may move a parameter that it says little of; see `fit_positive`."""
@@ -41,6 +47,10 @@ ON_A_CORE = {
 which answers after a hundred nanoseconds. From half to two nanoseconds fits end alike; from five in another minimum, in
 which one slow shape has all the waiting."""
 SUM_HIDING_ITS_START = 64.0
+ALIASED_SECONDS = 5e-9
+"""The same of left operands that lie the other way round."""
+ALIASED_BYTES = 2**11
+"""Rows that lie apart by multiples of this push each other out of a cache as much as any."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ class MatmulShape:
         cached_elements: of operands and results, all batches together, that a core's cache holds.
         overflow_seconds: of each element beyond those.
         left_packing_seconds, right_packing_seconds: of each element of the operand.
+        aliased_packing_seconds: beside, of each element of a left operand that lies the other way round, at most.
         slowdown: how many times as long as at the rate of its type a large product takes.
     """
 
@@ -68,6 +79,7 @@ class MatmulShape:
     overflow_seconds: float = 0.0
     left_packing_seconds: float = 0.0
     right_packing_seconds: float = 0.0
+    aliased_packing_seconds: float = 0.0
     slowdown: float = 1.0
 
     def scaled(self, speed: float, wait: float) -> MatmulShape:
@@ -79,6 +91,7 @@ class MatmulShape:
             overflow_seconds=self.overflow_seconds / speed,
             left_packing_seconds=self.left_packing_seconds / speed,
             right_packing_seconds=self.right_packing_seconds / speed,
+            aliased_packing_seconds=self.aliased_packing_seconds / speed,
         )
 
     def efficiency(self, rows: ArrayLike, inner: ArrayLike, columns: ArrayLike, batch: ArrayLike = 1.0) -> np.ndarray:
@@ -99,6 +112,7 @@ class MatmulShape:
         columns: ArrayLike,
         batch: ArrayLike,
         nbytes: ArrayLike,
+        row_bytes: ArrayLike = 0.0,
     ) -> np.ndarray:
         """Seconds on one device.
 
@@ -107,14 +121,26 @@ class MatmulShape:
             rows, inner, columns: the sizes on the device; a convolution's rows are its output positions.
             batch: how many products.
             nbytes: of operands and results that go through memory.
+            row_bytes: of a left operand that lies the other way round, in memory; 0 of others.
         """
         m, k, n, b = (np.asarray(size, dtype=float) for size in (rows, inner, columns, batch))
         rate = flops_per_second / self.slowdown
         arithmetic = 2.0 * b * m * k * n / rate / self.efficiency(rows, inner, columns, batch)
-        packing = b * k * (self.left_packing_seconds * m + self.right_packing_seconds * n)
+        left = self.left_packing_seconds + self.aliased_packing_seconds * _aliased(row_bytes)
+        packing = b * k * (left * m + self.right_packing_seconds * n)
         overflow = np.maximum(0.0, b * (k * m + k * n + m * n) - self.cached_elements) * self.overflow_seconds
         memory = np.asarray(nbytes, dtype=float) / self.bytes_per_second
         return np.asarray(self.launch_seconds + np.maximum(arithmetic + packing + overflow, memory))
+
+
+def _aliased(row_bytes: ArrayLike) -> np.ndarray:
+    """How much rows push each other out of a cache, from 0 to 1.
+
+    >>> _aliased([0, 4000, 1024, 3072, 4096]).tolist()
+    [0.0, 0.015625, 0.5, 0.5, 1.0]
+    """
+    rows, powers = dividing_powers(row_bytes)
+    return np.where(rows > 0, np.minimum(1.0, 2.0**powers / ALIASED_BYTES), 0.0)
 
 
 @dataclass(frozen=True)
@@ -127,6 +153,7 @@ class MatmulSample:
     batch: float
     nbytes: float
     seconds: float
+    row_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -166,11 +193,11 @@ def fit_matmul(
         "half_rate_inner": SUM_HIDING_ITS_START,
         **(ON_A_CORE if packed else ON_UNITS),
     }
+    if packed and any(sample.row_bytes for sample in samples):
+        shape["aliased_packing_seconds"] = ALIASED_SECONDS
     if len(samples) < 1 + len(shape):
         raise ValueError(f"a matmul curve has {1 + len(shape)} parameters, got {len(samples)} samples")
-    rows, inner, columns, batch, nbytes, seconds = np.array(
-        [(s.rows, s.inner, s.columns, s.batch, s.nbytes, s.seconds) for s in samples]
-    ).T
+    rows, inner, columns, batch, nbytes, seconds, row_bytes = np.array([astuple(sample) for sample in samples]).T
     best_rate = float(np.max(2 * batch * rows * inner * columns / seconds))
 
     def curve(parameters: np.ndarray) -> tuple[float, MatmulShape]:
@@ -179,7 +206,7 @@ def fit_matmul(
 
     def predict(parameters: np.ndarray) -> np.ndarray:
         rate, found = curve(parameters)
-        return found.seconds(rate, rows, inner, columns, batch, nbytes)
+        return found.seconds(rate, rows, inner, columns, batch, nbytes, row_bytes)
 
     start = np.array([1.1 * best_rate, *shape.values()])
     # The fastest product seen is not far from the rate: a few noisy ones alone would not tell rate from efficiency.

@@ -188,11 +188,11 @@ class MeshCost:
         columns: ArrayLike,
         batch: ArrayLike = 1.0,
         nbytes: ArrayLike = 0.0,
-        transposed: bool = False,
+        transposed_itemsize: int = 0,
         window: float = 0.0,
     ) -> np.ndarray:
         """Seconds of a matrix multiplication on one device, launch included; see `costmodel.compute.matmul_seconds`."""
-        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed, window)
+        return matmul_seconds(self.device, dtype, rows, inner, columns, batch, nbytes, transposed_itemsize, window)
 
     def product_fetch_seconds(self, cold_bytes: ArrayLike, crowding: ArrayLike, cold_written: ArrayLike) -> np.ndarray:
         """Seconds that a product takes longer when so many of its bytes are cold; see `Device.memory_seconds`."""

@@ -19,7 +19,7 @@ from costmodel.memory import MemorySample
 from costmodel.topology import Backend, Dim, Eager, Link, LinkKind, Topology
 from costmodel.waits import Waits
 
-FORMAT = 15
+FORMAT = 16
 
 _TYPE_NAMES = {str: "a text", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -192,6 +192,7 @@ def _matmul_shape(record: _Record) -> MatmulShape:
         overflow_seconds=record.number("overflow_seconds"),
         left_packing_seconds=record.number("left_packing_seconds"),
         right_packing_seconds=record.number("right_packing_seconds"),
+        aliased_packing_seconds=record.number("aliased_packing_seconds"),
         slowdown=record.number("slowdown", 1e-3),
     )
 

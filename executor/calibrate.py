@@ -295,8 +295,9 @@ def _matmul_curves(
         for (product, layer, type_), taken in products.items():
             if type_ == dtype:
                 m, k, n = probes.product_sizes(product, layer)
-                samples[product == probes.TRANSPOSED].append(
-                    MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken)
+                lies_across = product == probes.TRANSPOSED
+                samples[lies_across].append(
+                    MatmulSample(m, k, n, 1.0, width * (m * k + k * n + m * n), taken, width * m if lies_across else 0)
                 )
         curve = straight[dtype] = fit_matmul(samples[False], memory_rate, packed=on_cpu)
         rate = curve.flops_per_second

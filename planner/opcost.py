@@ -74,7 +74,7 @@ def member_work(member: Member, work: Work) -> tuple[object, ...]:
     sides = None if work.matmul is None else tuple(map(tuple, _sides(member)))
     cold = work.cold_reads, work.cold_writes, work.crowding
     counts = (len(work.reads), work.writes, work.update, *work.rearranged.values(), work.turned, work.flops, cold)
-    product = work.matmul, work.window, work.transposed, sides
+    product = work.matmul, work.window, work.transposed_itemsize, sides
     return op.name, work.dtype, member.factors, arrays, product, counts, *sorted(work.elements.items())
 
 
@@ -123,7 +123,8 @@ def _product_seconds(
 ) -> np.ndarray:
     """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
-    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed, work.window)
+    way = work.transposed_itemsize, work.window
+    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, *way)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from costmodel.compute import cold_seconds
-from costmodel.device import Device, spread_bytes
+from costmodel.device import Device
 from costmodel.model import MeshCost
+from costmodel.strides import spread_bytes
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak

@@ -58,7 +58,8 @@ class Work:
             is touched; or None.
         matmul: rows, contracted size and columns of a contraction, batch dimensions apart; or None.
         window: pixels of a convolution's kernel; 0 of other ops.
-        transposed: whether a contraction's left operand has what is summed over before its rows.
+        transposed_itemsize: bytes of an element of a contraction's left operand that has what is summed over before its
+            rows; 0 of other ops.
         rearranged: positions of operands that are copied into another order first, each with the dimensions over which
             elements come to lie in a row.
         turned: these of a transposition's operand; none of other ops.
@@ -75,7 +76,7 @@ class Work:
     update: int | None
     matmul: tuple[float, float, float] | None
     window: float
-    transposed: bool
+    transposed_itemsize: int
     rearranged: Mapping[int, tuple[int, ...]]
     turned: tuple[int, ...]
     cold_reads: tuple[int, ...]
@@ -186,7 +187,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
                 update,
                 matmul_sizes(op),
                 window(op),
-                transposed(op) and 0 not in copied,
+                transposed_itemsize(op) if 0 not in copied else 0,
                 copied,
                 turned(op),
                 cold_reads,
@@ -334,13 +335,16 @@ def window(op: Op) -> float:
     return float(math.prod(aval_of(op.operands[1]).shape[dim] for dim in op.params["dimension_numbers"].rhs_spec[2:]))
 
 
-def transposed(op: Op) -> bool:
-    """Whether a contraction's left operand has what is summed over before its rows."""
+def transposed_itemsize(op: Op) -> int:
+    """Bytes of an element of a contraction's left operand that has what is summed over before its rows; else 0."""
     if op.name != "dot_general":
-        return False
+        return 0
+    left = aval_of(op.operands[0])
     (contracted, _), (batch, _) = op.params["dimension_numbers"]
-    free = [dim for dim in range(len(aval_of(op.operands[0]).shape)) if dim not in (*contracted, *batch)]
-    return bool(contracted and free) and max(contracted) < min(free)
+    free = [dim for dim in range(len(left.shape)) if dim not in (*contracted, *batch)]
+    if not (contracted and free) or max(contracted) > min(free):
+        return 0
+    return int(left.dtype.itemsize)
 
 
 def _dtype(op: Op) -> str:

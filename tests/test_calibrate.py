@@ -31,7 +31,7 @@ def seen() -> list[tuple[int, int]]:
 
 SMALL = replace(
     CPU_SIZES,
-    layers=CPU_SIZES.layers[:8],
+    layers=CPU_SIZES.layers[:9],
     kept_bytes=2**18,
     array_bytes=CPU_SIZES.array_bytes[:4],
     elements=(64, 256),

@@ -9,9 +9,10 @@ import pytest
 
 from costmodel import KINDS, CostModel, Device, Dim, Link, MeshCost, preset
 from costmodel.compute import cold_seconds, matmul_seconds
-from costmodel.device import FAR, REARRANGING, spread_bytes
+from costmodel.device import FAR, REARRANGING
 from costmodel.gemm import MatmulShape
 from costmodel.memory import MemorySample
+from costmodel.strides import spread_bytes
 from costmodel.topology import Eager
 from tests.costmodel_cases import MACHINES, VOLUME, along, flat, machine
 
@@ -65,11 +66,16 @@ def test_what_comes_once_a_call_moves_as_slowly_as_all_that_a_call_moves() -> No
 
 def test_a_transposed_left_operand_has_a_curve_of_its_own_where_it_was_measured() -> None:
     device = replace(machine().device, matmul={"float32": MatmulShape(1.0, 1e30)})
-    assert matmul_seconds(device, "float32", 1, 1, 1, transposed=True).round() == 1
+    assert matmul_seconds(device, "float32", 1, 1, 1, transposed_itemsize=4).round() == 1
     device = replace(device, transposed_matmul={"float32": MatmulShape(2.0, 1e30)})
-    assert matmul_seconds(device, "float32", 1, 1, 1, transposed=True).round() == 2
+    assert matmul_seconds(device, "float32", 1, 1, 1, transposed_itemsize=4).round() == 2
     assert matmul_seconds(device, "float32", 1, 1, 1).round() == 1
-    assert matmul_seconds(device.scaled(1.0, 3.0), "float32", 1, 1, 1, transposed=True).round() == 6
+    assert matmul_seconds(device.scaled(1.0, 3.0), "float32", 1, 1, 1, transposed_itemsize=4).round() == 6
+    across = MatmulShape(2.0, 1e30, aliased_packing_seconds=1.0)
+    device = replace(device, transposed_matmul={"float32": across, "bfloat16": across})
+    for dtype, itemsize, rows in (("float32", 4, 512), ("bfloat16", 2, 1024)):  # rows of 2 KiB
+        of = [matmul_seconds(device, dtype, m, 1, 1, transposed_itemsize=itemsize) for m in (rows, rows // 2)]
+        assert of == pytest.approx([2 + rows, 2 + rows / 4], rel=1e-6)
 
 
 def test_a_convolution_gathers_patches_and_packs_its_kernel_alone() -> None:

@@ -79,6 +79,29 @@ def test_a_core_packs_each_operand_at_its_own_rate() -> None:
     assert shape.scaled(2.0, 1.0).right_packing_seconds == 1.5e-9
 
 
+def test_rows_a_large_power_of_two_apart_are_slow_to_pack() -> None:
+    """Half as slow as of 2 KiB where they are 1 KiB apart, or an odd multiple of that; of operands read along, not."""
+    shape = replace(TRUTH, aliased_packing_seconds=8e-9)
+    rows = np.array([0.0, 512.0, 1024.0, 3072.0, 2048.0, 8192.0])
+    extra = shape.seconds(2e10, 512, 256, 64, 2, 0, rows) - TRUTH.seconds(2e10, 512, 256, 64, 2, 0, rows)
+    np.testing.assert_allclose(extra / (2 * 512 * 256), [0.0, 2e-9, 4e-9, 4e-9, 8e-9, 8e-9], atol=1e-15)
+    assert shape.scaled(2.0, 1.0).aliased_packing_seconds == 4e-9
+
+
+def test_a_fit_tells_what_rows_far_apart_take_from_what_all_do() -> None:
+    truth = MatmulShape(2e-5, 3e9, 0.0, 5.0, 0.0, 5e5, 5e-10, 4e-9, 1.5e-9, aliased_packing_seconds=7e-9)
+    sizes = [(m, k, n) for m in (64, 128, 256, 512, 1024) for k in (64, 256) for n in (64, 256)]
+    timed = [
+        MatmulSample(m, k, n, 1, 4 * (m * k + k * n + m * n), float(truth.seconds(2.7e10, m, k, n, 1, 0, 4 * m)), 4 * m)
+        for m, k, n in sizes
+    ]
+    fit = fit_matmul(timed, 3e11, packed=True)
+    assert fit.shape.left_packing_seconds == pytest.approx(4e-9, rel=0.2)
+    assert fit.shape.aliased_packing_seconds == pytest.approx(7e-9, rel=0.1)
+    unseen = [float(shape.seconds(2.7e10, 1000, 256, 256, 1, 0, 4000)) for shape in (fit.shape, truth)]
+    assert unseen[0] == pytest.approx(unseen[1], rel=0.05)
+
+
 @pytest.mark.parametrize("left", [1e-9, 12e-9])
 def test_a_fit_finds_what_packing_takes_and_the_cache_that_its_samples_overflow(left: float) -> None:
     truth = MatmulShape(2e-5, 3e9, 0.0, 11.0, 0.0, 2e5, 6e-9, left, 3e-9)

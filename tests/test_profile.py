@@ -88,7 +88,7 @@ def broken(path: Sequence[str | int], value: object) -> str:
         (["overlap"], {"all-gather": 1.5}, "overlap.all-gather is 1.5; a number from 0 to 1 belongs there"),
         (["overlap"], 0.5, "overlap is 0.5; an object belongs there"),
         (["topology"], None, "mine.json: topology is missing"),
-        (["format"], 99, "mine.json: format 99, but this version reads 15"),
+        (["format"], 99, "mine.json: format 99, but this version reads 16"),
         (
             ["topology", "device", "memory_bytes"],
             "much",

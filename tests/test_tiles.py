@@ -14,7 +14,8 @@ from jax import Array, lax
 from jax.sharding import AbstractMesh
 
 from costmodel import CostModel, preset
-from costmodel.device import FAR, OPERANDS_IN_TILES, REARRANGING, spread_bytes
+from costmodel.device import FAR, OPERANDS_IN_TILES, REARRANGING
+from costmodel.strides import spread_bytes
 from planner import plan
 
 SHAPE = (8, 64, 1024)
