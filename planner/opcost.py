@@ -123,8 +123,7 @@ def _product_seconds(
 ) -> np.ndarray:
     """Seconds of a contraction or convolution of these sizes, as many of them as make the flops."""
     batch = flops / np.maximum(1.0, 2.0 * rows * inner * columns)
-    way = work.transposed_itemsize, work.window
-    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, *way)
+    return cost.matmul_seconds(work.dtype, rows, inner, columns, batch, nbytes, work.transposed_itemsize, work.window)
 
 
 def _launch_seconds(cost: MeshCost, work: Work) -> float:

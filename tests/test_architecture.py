@@ -1,5 +1,7 @@
-"""The house's own rules: which package may import which, and that importing one changes nothing."""
+"""The house's own rules: which package may import which, that importing one changes nothing, that examples are true."""
 
+import doctest
+import importlib
 import os
 import re
 import subprocess
@@ -11,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("costmodel", "planner", "executor", "experiments")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SHOWING = [path.relative_to(ROOT) for path in SOURCES if ">>> " in path.read_text()]
 
 
 def test_imports_run_one_way() -> None:
@@ -29,6 +32,14 @@ def test_jax_internals_are_imported_in_one_file() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_outgrows_a_reader(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", SHOWING, ids=str)
+def test_examples_in_docstrings(path: Path) -> None:
+    parts = path.with_suffix("").parts
+    found = doctest.testmod(importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts)))
+    assert found.attempted
+    assert found.failed == 0
 
 
 def test_importing_changes_nothing() -> None:
