@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jax.extend.core import Literal
 
+from costmodel.compute import cold_seconds
 from planner.assignment import Assignment
 from planner.decisions import REPLICATED, Home, Use
 from planner.graph import Atom, Body, Op, Value, root_of
@@ -16,7 +17,7 @@ from planner.layout import Layout, shard_count, shard_shape
 from planner.lines import Hoisted, Lines
 from planner.opcost import Exchange
 from planner.program import Array, Collective, Fetch, Instruction
-from planner.reshard import Step
+from planner.reshard import Resharder, Step
 from planner.traits import LIBRARY, SLICE, Traits
 
 REARRANGED = Traits(loops=True, takes=True, costly=False, moves=True)
@@ -40,6 +41,7 @@ class Fetcher:
         roots: what the inputs and outputs of calls stand for.
         hoisted: values that are the same in all rounds of a loop.
         wide: for arrays of sixteen bits, the same in float32.
+        touched: arrays as they were made that something has read as a whole.
         fetches: who wants values elsewhere than they are made.
     """
 
@@ -55,6 +57,7 @@ class Fetcher:
         self.roots: dict[Value, Atom] = {}
         self.hoisted: dict[Value, Hoisted] = {}
         self.wide: dict[Array, Array] = {}
+        self.touched: set[Array] = set()
 
     def home(self, value: Value, name: str, source: str, shared: bool = False) -> Array:
         """The value in the layout that it is made in."""
@@ -143,13 +146,16 @@ class Fetcher:
             seconds = 0.0 if constant else resharder.seconds(move, value.shape, itemsize)
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
+        cold = self.cold_seconds(array, resharder)
+        self.touched.add(array)
         array = self.sent(array, lines, count, source)
         wanted, made = made, replace(made, widened=True) if array.widened else made
         exchange = Exchange.of(value, move.kind, move.axes, larger, self.cost)
         collective = self.collective(exchange, count, source)
         parted = move.kind == "all-to-all"
         if self.cost.backend != "cpu" or not (parted or move.strided):
-            self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, collectives=(collective,))
+            met = {"collectives": (collective,), "colder_seconds": cold}
+            self.append(lines, move.kind, LIBRARY, (array,), (made,), source, count, **met)
         else:
             pieces = shard_count(move.axes, self.sizes) if parted else 1  # one for each device
             sent = replace(made, shape=array.shape, pieces=pieces)
@@ -158,13 +164,28 @@ class Fetcher:
             there, back = resharder.copies_seconds(move, value.shape, itemsize)
             again, shifted = resharder.again_seconds(move, value.shape, itemsize)
             turn, turn_back = resharder.turns(move, value.shape, itemsize)
-            self.append(lines, "copy", how, (array,), (sent,), source, count, seconds=there, turn=turn)
+            met = {"seconds": there, "colder_seconds": cold, "turn": turn}
+            self.append(lines, "copy", how, (array,), (sent,), source, count, **met)
             self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
             more = {"again_seconds": again, "shifted_seconds": shifted, "turn": turn_back}
             self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, **more)
         if made is not wanted:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)
         return wanted
+
+    def is_cold(self, array: Array) -> bool:
+        """Whether an argument lies where it came to lie before the call, and nothing has read it yet.
+
+        What it was brought into lies in the caches, what it was converted into is read by what converts it.
+        """
+        return (array.home is not None or array.widened) and array not in self.touched
+
+    def cold_seconds(self, array: Array, resharder: Resharder) -> float:
+        """What it takes beyond a collective's price to send an array that comes once a call."""
+        if not resharder.call_bytes or not self.is_cold(array):
+            return 0.0
+        crowding = resharder.call_bytes / (array.nbytes * self.cost.device_count)
+        return float(cold_seconds(self.cost.device, array.nbytes, crowding))
 
     def collective(self, one: Exchange, count: float, source: str) -> Collective:
         seconds = count * float(self.cost.exposed_seconds(one.kind, one.axes, one.sent_bytes))

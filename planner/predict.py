@@ -37,9 +37,9 @@ class Prediction:
         compute_seconds: the ops' share, on each device.
         communication_seconds: the collectives' share, as far as it does not hide behind computation.
         overhead_seconds: what calling the program takes, whatever it computes, what devices wait for each other, where
-            they share cores, and for their host in loops, what comes from memory again, what several kernels compute,
-            or none, and what is copied lest it be written over; see `costmodel.calls.CallCost`, `costmodel.waits`,
-            `costmodel.Device` and `planner.reuse`.
+            they share cores, and for their host in loops, what comes from memory again, or not as it was priced, what
+            several kernels compute, or none, and what is copied lest it be written over; see `costmodel.calls`,
+            `costmodel.waits`, `costmodel.Device` and `planner.reuse`.
         peak_bytes: per device: arguments, results and temporaries at the worst point, and the holes between those.
         collectives: in program order.
         peak: where the peak is and what is alive there.
@@ -79,6 +79,7 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += waited_seconds(cost, program, over_time)
     overhead += refetch_seconds(cost, program, over_time, highest.nbytes)
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
+    overhead += sum(one.count * min(1.0, over_time.parts.get(one, 1.0)) * one.colder_seconds for one in instructions)
     overhead -= _unassembled_seconds(over_time)
     overhead += sum(map(shifted_seconds, over_time.kernels.values()))
     overhead += _turning_seconds(cost.device, over_time)

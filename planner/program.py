@@ -92,6 +92,8 @@ class Instruction:
         again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
         shifted_seconds: beside, for each kernel that reads what it makes at other places than it writes to; see
             `planner.pieces.shifted_seconds`.
+        colder_seconds: beside, for what it reads that this call has not touched before; negative where it has, and the
+            price is of what it has not.
         turn: of a copy that has elements in another order, how it reads them; None of all else.
         collectives: what it communicates, all times together.
         joins: what all-reduces that the compiler joins have in common; empty for all else.
@@ -110,6 +112,7 @@ class Instruction:
     seconds: float = 0.0
     again_seconds: float = 0.0
     shifted_seconds: float = 0.0
+    colder_seconds: float = 0.0
     turn: Turn | None = None
     collectives: tuple[Collective, ...] = ()
     joins: tuple[object, ...] = ()

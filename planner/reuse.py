@@ -45,9 +45,11 @@ def refetch_seconds(cost: MeshCost, program: Program, over_time: Timeline, all_b
     loops = [one for one in program.walk() if one.is_loop]
     arguments = frozenset(program.inputs)
     entering = ((one.count, array) for one in loops for array in _whole(one))
+    # What is copied is read where it was not touched in this call, and written there.
+    copied = ((1.0 + cost.device.cold_write_factor, array) for array in over_time.copied)
     again += (
         _Again(times, array.nbytes, call.touched)
-        for times, array in itertools.chain(entering, ((1.0, array) for array in over_time.copied))
+        for times, array in itertools.chain(entering, copied)
         if array in arguments
     )
     inside = (each for one in loops for each in one.bodies[-1].instructions)

@@ -8,8 +8,8 @@ is resharded; here nothing is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodel.topology import Backend
@@ -82,6 +82,15 @@ class Work:
     cold_reads: tuple[int, ...]
     cold_writes: tuple[int, ...]
     crowding: float
+
+    def with_warm(self, op: Op, positions: Collection[int]) -> Work:
+        """The same where these operands were touched before after all."""
+        if not positions:
+            return self
+        cold_reads = tuple(p for p in self.cold_reads if p not in positions)
+        written = sum(written_bytes(op, p, self.update) for p in self.cold_writes)
+        before, after = (written + sum(read_bytes(op, p) for p in reads) for reads in (self.cold_reads, cold_reads))
+        return replace(self, cold_reads=cold_reads, crowding=self.crowding * before / after if after else 1.0)
 
 
 def flops(op: Op) -> float:

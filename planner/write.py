@@ -23,7 +23,7 @@ from planner.groups import groups_order, reducer
 from planner.halves import computed_wide, is_half, rounded
 from planner.layout import shard_count, shard_shape
 from planner.lines import Hoisted, Lines
-from planner.opcost import inner_collectives, whole_seconds
+from planner.opcost import compute_seconds, inner_collectives, shard_counts, whole_seconds
 from planner.permuted import copied_before_permutations
 from planner.program import Array, Collective, Instruction, Program, Written
 from planner.rearrange import Turn, rearranged, stride_and_span
@@ -31,7 +31,7 @@ from planner.scratch import op_scratch_bytes
 from planner.stages import LAST, Shapes, counted, stages
 from planner.traits import LIBRARY, MOVES, SLICE, Traits, renames, traits
 from planner.updated import Updated, updates_in_place
-from planner.work import Work, most_elements
+from planner.work import SLICES, Work, most_elements
 
 STACKED = Traits(takes=True)
 """Writing a round's result into its place among those of all rounds."""
@@ -124,6 +124,7 @@ class _Writer(Fetcher):
         results = [self.home(value, op.name, op.source) for value in op.results]
         work = self.priced.work.get(op)
         seconds = self.op_seconds(op, work) if work is not None else 0.0
+        colder = self.op_seconds(op, self.met(op, work, fetched)) - seconds if work is not None else 0.0
         reductions, halos = self.inner(op, count)
         fetched = list(fetched)
         shape = results[0].shape if results else ()
@@ -157,7 +158,7 @@ class _Writer(Fetcher):
         ] if reductions or wide else list(results)  # fmt: skip
         self.append(
             lines, op.name, how, operands, made, op.source, count,
-            seconds=seconds, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
+            seconds=seconds, colder_seconds=colder, collectives=halos, scratch_bytes=self.scratch_bytes(op), op=op,
             shares=(0,) if in_place else (),
         )  # fmt: skip
         last = len(reductions) - len(results)
@@ -286,11 +287,22 @@ class _Writer(Fetcher):
         each = self.cost.device.rearranging_seconds(stride, itemsize, span, True, OPERANDS_IN_TILES)
         return Turn(row, stride, span, math.prod(shape) * float(each))
 
+    def met(self, op: Op, work: Work, fetched: Sequence[Array | None]) -> Work:
+        """The work of an op, which is priced as reading arguments where they lie, as it finds them."""
+        read = {p: array for p in work.cold_reads if (array := fetched[p]) is not None}
+        warm = [p for p, array in read.items() if not self.is_cold(array)]
+        if op.name not in SLICES:  # of which the next may take another part
+            self.touched.update(read.values())
+        return work.with_warm(op, warm)
+
     def op_seconds(self, op: Op, work: Work) -> float:
         if op not in self.decisions.members:
             return whole_seconds(self.cost, op, work)
-        index, _ = self.decisions.members[op]
-        return float(self.priced.seconds[op][self.assignment.picks[index]])
+        index, member = self.decisions.members[op]
+        if work is self.priced.work[op]:
+            return float(self.priced.seconds[op][self.assignment.picks[index]])
+        counts = shard_counts([self.assignment.strategy(index)], self.sizes)
+        return float(compute_seconds(self.cost, member, work, counts)[0])
 
     def shards(self, op: Op) -> int:
         """Into how many parts an op's work is split."""

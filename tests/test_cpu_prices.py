@@ -22,6 +22,7 @@ from costmodel.model import measured_model
 from costmodel.topology import Backend
 from planner import plan
 from planner.reshard import Resharder
+from planner.write import write
 
 P = PartitionSpec
 S = jax.ShapeDtypeStruct
@@ -164,6 +165,28 @@ def test_dimensions_of_one_element_are_no_neighbours() -> None:
     assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (2, 0, 1)), (64, 1, 80)) == pytest.approx(turned)
     assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 80, 1)) == pytest.approx(turned)
     assert computed_on_a_cpu(device, lambda x: lax.transpose(x, (1, 0, 2)), (64, 1, 80)) < 1.0
+
+
+def test_what_is_brought_from_an_argument_is_not_cold() -> None:
+    """An op is priced as reading an argument where it lies. Where it is gathered before, what lies there is sent."""
+    warm, cold = (MemorySample(1.0, 1e-9),), (MemorySample(1.0, 1e-6),)
+    device = Device("d", {"float32": 1e15}, 1e9, 1e9, 0.0, memory_curve=warm, cold_memory_curve=cold)
+    model = CostModel(Topology("two", device, (Dim("x", 2, Link("bus", 0.0, 1e15)),), "cpu"))
+
+    def colder(fn: Callable[..., Any]) -> dict[str, float]:
+        planned = plan(
+            fn, [S((256,), "float32")], AbstractMesh((2,), ("x",)),
+            in_specs=P("x"), out_specs=P(), donate_argnums=0, cost_model=model,
+        )  # fmt: skip
+        program = write(planned.choice.assignment).program
+        return {
+            one.name: round(one.colder_seconds / (1e-6 * 256 * 4), 2) for one in program.walk() if one.colder_seconds
+        }
+
+    assert colder(jnp.cumsum) == {"all-gather": 0.5, "cumsum": -1.0}
+    assert colder(lambda x: (jnp.cumsum(x), x + 1)) == {"all-gather": 0.5, "cumsum": -1.0}
+    assert colder(lambda x: (x + 1, jnp.cumsum(x))) == {}, "the addition has read what is sent"
+    assert colder(lambda x: x.sum()) == {}
 
 
 def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> None:
