@@ -13,7 +13,7 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
   bench-plans bench-plan-time bench-predict bench-audit bench-unseen bench-published bench-waits bench-loops bench-brought bench-reuse \
-  bench-quick bench-single bench-solver clean
+  bench-copied bench-quick bench-single bench-solver clean
 
 setup: .venv/installed
 
@@ -101,6 +101,9 @@ bench-brought: setup
 
 bench-reuse: setup
 	$(BIN)/python -m experiments.bench_reuse
+
+bench-copied: setup
+	$(BIN)/python -m experiments.bench_copied
 
 bench-single: setup
 	$(BIN)/python -m experiments.bench_single

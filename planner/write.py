@@ -123,8 +123,7 @@ class _Writer(Fetcher):
         """
         results = [self.home(value, op.name, op.source) for value in op.results]
         work = self.priced.work.get(op)
-        seconds = self.op_seconds(op, work) if work is not None else 0.0
-        colder = self.op_seconds(op, self.met(op, work, fetched)) - seconds if work is not None else 0.0
+        seconds, colder = (0.0, 0.0) if work is None else self.priced_and_colder_seconds(op, work, fetched)
         reductions, halos = self.inner(op, count)
         fetched = list(fetched)
         shape = results[0].shape if results else ()
@@ -287,13 +286,14 @@ class _Writer(Fetcher):
         each = self.cost.device.rearranging_seconds(stride, itemsize, span, True, OPERANDS_IN_TILES)
         return Turn(row, stride, span, math.prod(shape) * float(each))
 
-    def met(self, op: Op, work: Work, fetched: Sequence[Array | None]) -> Work:
-        """The work of an op, which is priced as reading arguments where they lie, as it finds them."""
+    def priced_and_colder_seconds(self, op: Op, work: Work, fetched: Sequence[Array | None]) -> tuple[float, float]:
+        """Of an op, which is priced as reading arguments where they lie; and what it takes more as it finds them."""
         read = {p: array for p in work.cold_reads if (array := fetched[p]) is not None}
         warm = [p for p, array in read.items() if not self.is_cold(array)]
         if op.name not in SLICES:  # of which the next may take another part
             self.touched.update(read.values())
-        return work.with_warm(op, warm)
+        priced = self.op_seconds(op, work)
+        return priced, self.op_seconds(op, work.with_warm(op, warm)) - priced if warm else 0.0
 
     def op_seconds(self, op: Op, work: Work) -> float:
         if op not in self.decisions.members:
