@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,8 @@ from jax.sharding import PartitionSpec
 from experiments import arguments
 from experiments.cases import offer_devices
 from experiments.results import conditions, keep, markdown
-from experiments.terminal import bars, console, table
+from experiments.terminal import console, table
+from experiments.turns import called_in_turns
 from planner import plan
 
 DEVICES = "8"
@@ -81,19 +83,10 @@ def main() -> None:
     """Times visits to arrays, and keeps the table in docs/results.md."""
     offer_devices(DEVICES)
     kinds = [(n, kib, every) for kib in KIB for n in ARRAYS for every in EVERY if n * kib <= MOST_KIB]
-    with bars() as shown:
-        compiling = shown.add_task("planning and compiling", total=len(kinds))
-        cases = []
-        for kind in kinds:
-            cases.append([Case(*kind, rounds) for rounds in (ONCE, AGAIN)])
-            shown.advance(compiling)
-        calling = shown.add_task("calling in turns", total=TURNS)
-        for _ in range(TURNS):
-            for case in (case for both in cases for case in both):
-                case.taken.append(case.call())
-            shown.advance(calling)
+    makers = (partial(Case, *kind, rounds) for kind in kinds for rounds in (ONCE, AGAIN))
+    cases = called_in_turns(makers, TURNS)
     records = []
-    for (count, kib, every), (once, again) in zip(kinds, cases, strict=True):
+    for (count, kib, every), once, again in zip(kinds, cases[::2], cases[1::2], strict=True):
         visits = 1e-6 * (AGAIN - ONCE) * count
         measured = (np.median(again.taken) - np.median(once.taken)) / visits
         predicted = (again.predicted - once.predicted) / visits
