@@ -18,8 +18,8 @@ from executor.probe_sizes import probe_sizes
 from executor.probes import collective_probe
 from executor.timers import compiled, typical_seconds
 from experiments.cases import offer_devices
-from experiments.results import conditions, keep, markdown
-from experiments.terminal import bars, console, table
+from experiments.results import show_and_keep
+from experiments.terminal import bars
 
 DEVICES = 8
 KINDS = ("all-gather", "all-reduce", "collective-permute")
@@ -92,8 +92,7 @@ def main() -> None:
             }
         )
     frame = pd.DataFrame(records)
-    console().print(table(frame, "collectives into memory touched so many arrays ago"))
-    keep("bench-brought", f"{ABOUT}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")
+    show_and_keep("bench-brought", "collectives into memory touched so many arrays ago", ABOUT, frame)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ from jax.sharding import PartitionSpec
 
 from experiments import arguments
 from experiments.cases import offer_devices
-from experiments.results import conditions, keep, markdown
-from experiments.terminal import console, table
+from experiments.results import show_and_keep
 from experiments.turns import called_in_turns
 from planner import plan
 
@@ -68,10 +67,8 @@ class Case:
         self.call()
 
     def call(self) -> float:
-        """Seconds of the second of two calls: the first finds in the caches what another program has left there."""
-        for _ in range(2):
-            begun = time.perf_counter()
-            self.weights, _ = jax.block_until_ready(self.fn(self.rows, *self.weights))
+        begun = time.perf_counter()
+        self.weights, _ = jax.block_until_ready(self.fn(self.rows, *self.weights))
         return time.perf_counter() - begun
 
 
@@ -79,8 +76,8 @@ def main() -> None:
     """Times steps with copies and without, and keeps the table in docs/results.md."""
     offer_devices(DEVICES)
     kinds = [(kib, layers, rows) for kib in KIB for layers in LAYERS for rows in ROWS]
-    makers = (partial(Case, *kind, copied) for kind in kinds for copied in (True, False))
-    cases = called_in_turns(makers, TURNS)
+    makers = [partial(Case, *kind, copied) for kind in kinds for copied in (True, False)]
+    cases = called_in_turns(makers, TURNS, before=1)
     records = []
     for (kib, layers, rows), copying, other in zip(kinds, cases[::2], cases[1::2], strict=True):
         measured = 1e3 * (np.median(copying.taken) - np.median(other.taken)) / layers
@@ -88,8 +85,7 @@ def main() -> None:
         told = {"KiB": kib, "layers": layers, "rows": rows}
         records.append(told | {"measured_ms": measured, "predicted_ms": predicted, "ratio": predicted / measured})
     frame = pd.DataFrame(records)
-    console().print(table(frame, "copying arguments"))
-    keep("bench-copied", f"{ABOUT}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")
+    show_and_keep("bench-copied", "copying arguments", ABOUT, frame)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,8 +22,8 @@ from jax.sharding import PartitionSpec
 
 from experiments import arguments
 from experiments.cases import offer_devices
-from experiments.results import conditions, keep, markdown
-from experiments.terminal import bars, console, table
+from experiments.results import show_and_keep
+from experiments.turns import called_in_turns
 from planner import plan
 
 DEVICES = "8"
@@ -74,25 +75,13 @@ def main() -> None:
     """Times loops over arrays, and keeps the table in docs/results.md."""
     offer_devices(DEVICES)
     kinds = [(k, n, r, d) for r in TIMES for n in KIB for k in ARRAYS for d in (False, True)]
-    with bars() as shown:
-        compiling = shown.add_task("planning and compiling", total=len(kinds))
-        cases = []
-        for kind in kinds:
-            cases.append(Case(*kind))
-            shown.advance(compiling)
-        calling = shown.add_task("calling in turns", total=TURNS * len(cases))
-        for _ in range(TURNS):
-            for case in cases:
-                case.call()
-                case.taken += [case.call() for _ in range(3)]
-                shown.advance(calling)
+    cases = called_in_turns([partial(Case, *kind) for kind in kinds], TURNS, before=1, calls=3)
     records = [
         case.told | {"measured_ms": np.median(case.taken) * 1e3, "predicted_ms": case.predicted * 1e3} for case in cases
     ]
     frame = pd.DataFrame(records)
     frame["ratio"] = frame.predicted_ms / frame.measured_ms
-    console().print(table(frame, "loops over several arrays"))
-    keep("bench-loops", f"{ABOUT}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")
+    show_and_keep("bench-loops", "loops over several arrays", ABOUT, frame)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ from jax.sharding import PartitionSpec
 
 from experiments import arguments
 from experiments.cases import offer_devices
-from experiments.results import conditions, keep, markdown
-from experiments.terminal import console, table
+from experiments.results import show_and_keep
 from experiments.turns import called_in_turns
 from planner import plan
 
@@ -83,7 +82,7 @@ def main() -> None:
     """Times visits to arrays, and keeps the table in docs/results.md."""
     offer_devices(DEVICES)
     kinds = [(n, kib, every) for kib in KIB for n in ARRAYS for every in EVERY if n * kib <= MOST_KIB]
-    makers = (partial(Case, *kind, rounds) for kind in kinds for rounds in (ONCE, AGAIN))
+    makers = [partial(Case, *kind, rounds) for kind in kinds for rounds in (ONCE, AGAIN)]
     cases = called_in_turns(makers, TURNS)
     records = []
     for (count, kib, every), once, again in zip(kinds, cases[::2], cases[1::2], strict=True):
@@ -93,8 +92,7 @@ def main() -> None:
         told = {"KiB": kib, "arrays": count, "meeting after": every or "never"}
         records.append(told | {"measured_us": measured, "predicted_us": predicted, "ratio": predicted / measured})
     frame = pd.DataFrame(records)
-    console().print(table(frame, "touching an array again"))
-    keep("bench-reuse", f"{ABOUT}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")
+    show_and_keep("bench-reuse", "touching an array again", ABOUT, frame)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from jax.sharding import AxisType, PartitionSpec
 from costmodel import CostModel, preset
 from costmodel.model import MeshCost
 from experiments.cases import offer_devices
-from experiments.results import conditions, keep, markdown
-from experiments.terminal import bars, console, table
+from experiments.results import show_and_keep
+from experiments.terminal import bars
 from planner.buffers import Timeline
 from planner.predict import waited_seconds
 from planner.program import Collective, Instruction, Program
@@ -141,8 +141,7 @@ def main() -> None:
                     }
                 )
     frame = pd.DataFrame(records).sort_values("sequence", key=lambda names: names.map(SEQUENCES.index), kind="stable")
-    console().print(table(frame, "what collectives add to computing"))
-    keep("bench-waits", f"{ABOUT}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")
+    show_and_keep("bench-waits", "what collectives add to computing", ABOUT, frame)
 
 
 if __name__ == "__main__":

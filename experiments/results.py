@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from costmodel.cpus import processor
-from experiments.terminal import cell
+from experiments.terminal import cell, console, table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results.md"
@@ -71,3 +71,9 @@ def keep(section: str, body: str, path: Path = RESULTS) -> None:
         text = f"{text.rstrip()}\n\n{block}\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def show_and_keep(section: str, title: str, about: str, frame: pd.DataFrame) -> None:
+    """Prints a table, and keeps it as a section, below what it is about and under what conditions it was measured."""
+    console().print(table(frame, title))
+    keep(section, f"{about}\n\nMeasured {conditions()}.\n\n{markdown(frame)}")

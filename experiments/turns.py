@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from experiments.terminal import bars
@@ -24,9 +24,13 @@ class Called(Protocol):
 C = TypeVar("C", bound=Called)
 
 
-def called_in_turns(compiled: Iterable[Callable[[], C]], turns: int) -> list[C]:
-    """Compiles all, with progress, and calls each once in every turn, so that what the host does meets all alike."""
-    makers: Sequence[Callable[[], C]] = list(compiled)
+def called_in_turns(makers: Sequence[Callable[[], C]], turns: int, before: int = 0, calls: int = 1) -> list[C]:
+    """Compiles all, with progress, and calls them in turns, so that what the host does meets all alike.
+
+    Args:
+        before: calls in each turn that do not count: they find in the caches what another program has left there.
+        calls: that do.
+    """
     cases: list[C] = []
     with bars() as shown:
         compiling = shown.add_task("planning and compiling", total=len(makers))
@@ -36,6 +40,8 @@ def called_in_turns(compiled: Iterable[Callable[[], C]], turns: int) -> list[C]:
         calling = shown.add_task("calling in turns", total=turns)
         for _ in range(turns):
             for case in cases:
-                case.taken.append(case.call())
+                for _ in range(before):
+                    case.call()
+                case.taken += [case.call() for _ in range(calls)]
             shown.advance(calling)
     return cases

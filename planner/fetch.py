@@ -146,7 +146,7 @@ class Fetcher:
             seconds = 0.0 if constant else resharder.seconds(move, value.shape, itemsize)
             self.append(lines, "slice", SLICE, (array,), (made,), source, count, seconds=seconds)
             return made
-        cold = self.cold_seconds(array, resharder)
+        cold = self.sent_cold_seconds(array, resharder)
         self.touched.add(array)
         array = self.sent(array, lines, count, source)
         wanted, made = made, replace(made, widened=True) if array.widened else made
@@ -180,12 +180,11 @@ class Fetcher:
         """
         return (array.home is not None or array.widened) and array not in self.touched
 
-    def cold_seconds(self, array: Array, resharder: Resharder) -> float:
+    def sent_cold_seconds(self, array: Array, resharder: Resharder) -> float:
         """What it takes beyond a collective's price to send an array that comes once a call."""
         if not resharder.call_bytes or not self.is_cold(array):
             return 0.0
-        crowding = resharder.call_bytes / (array.nbytes * self.cost.device_count)
-        return float(cold_seconds(self.cost.device, array.nbytes, crowding))
+        return float(cold_seconds(self.cost.device, array.nbytes, resharder.crowding(array.nbytes)))
 
     def collective(self, one: Exchange, count: float, source: str) -> Collective:
         seconds = count * float(self.cost.exposed_seconds(one.kind, one.axes, one.sent_bytes))

@@ -320,10 +320,13 @@ class Resharder:
         """Of what comes once a call, what is read is cold, and so is the memory that takes the slice."""
         moved = 2 * nbytes
         cold, written = (moved, nbytes) if self.call_bytes else (0.0, 0.0)
-        crowding = self.call_bytes / np.maximum(1.0, moved * self.cost.device_count)
         return self.cost.compute_seconds(
-            0.0, moved, "float32", cold_bytes=cold, crowding=crowding, cold_written=written
+            0.0, moved, "float32", cold_bytes=cold, crowding=self.crowding(moved), cold_written=written
         )
+
+    def crowding(self, nbytes: ArrayLike) -> np.ndarray:
+        """How many times as many bytes a whole call reads and writes, all devices together."""
+        return self.call_bytes / np.maximum(1.0, np.multiply(nbytes, self.cost.device_count))
 
     def matrix(
         self,

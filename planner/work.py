@@ -85,11 +85,10 @@ class Work:
 
     def with_warm(self, op: Op, positions: Collection[int]) -> Work:
         """The same where these operands were touched before after all."""
-        if not positions:
-            return self
         cold_reads = tuple(p for p in self.cold_reads if p not in positions)
-        written = sum(written_bytes(op, p, self.update) for p in self.cold_writes)
-        before, after = (written + sum(read_bytes(op, p) for p in reads) for reads in (self.cold_reads, cold_reads))
+        before, after = (
+            touched_bytes(op, reads, self.cold_writes, self.update) for reads in (self.cold_reads, cold_reads)
+        )
         return replace(self, cold_reads=cold_reads, crowding=self.crowding * before / after if after else 1.0)
 
 
@@ -186,7 +185,7 @@ def works(graph: Graph, decisions: Decisions, backend: Backend, donors: Sequence
             update = update_position(op) if index in in_place else None
             of_caller = update is not None and line.atoms[index][0] in arguments
             cold_writes = tuple(p for p in written if of_caller or op.results[p] in fresh)
-            own = sum(read_bytes(op, p) for p in cold_reads) + sum(written_bytes(op, p, update) for p in cold_writes)
+            own = touched_bytes(op, cold_reads, cold_writes, update)
             found[op] = Work(
                 flops(op),
                 elements(op, backend),
@@ -301,6 +300,11 @@ def read_bytes(op: Op, position: int) -> float:
 def written_bytes(op: Op, position: int, update: int | None) -> float:
     """What an op writes of the whole of a result; see `Work.update`."""
     return _nbytes([op.results[position] if update is None else op.operands[update]])
+
+
+def touched_bytes(op: Op, reads: Iterable[int], writes: Iterable[int], update: int | None) -> float:
+    """What an op reads and writes of the whole of these operands and results; see `Work.update`."""
+    return sum(read_bytes(op, p) for p in reads) + sum(written_bytes(op, p, update) for p in writes)
 
 
 def in_and_out_bytes(graph: Graph) -> float:

@@ -293,16 +293,20 @@ class _Writer(Fetcher):
         if op.name not in SLICES:  # of which the next may take another part
             self.touched.update(read.values())
         priced = self.op_seconds(op, work)
-        return priced, self.op_seconds(op, work.with_warm(op, warm)) - priced if warm else 0.0
+        if not warm:
+            return priced, 0.0
+        found = work.with_warm(op, warm)
+        if op not in self.decisions.members:
+            return priced, whole_seconds(self.cost, op, found) - priced
+        index, member = self.decisions.members[op]
+        counts = shard_counts([self.assignment.strategy(index)], self.sizes)
+        return priced, float(compute_seconds(self.cost, member, found, counts)[0]) - priced
 
     def op_seconds(self, op: Op, work: Work) -> float:
         if op not in self.decisions.members:
             return whole_seconds(self.cost, op, work)
-        index, member = self.decisions.members[op]
-        if work is self.priced.work[op]:
-            return float(self.priced.seconds[op][self.assignment.picks[index]])
-        counts = shard_counts([self.assignment.strategy(index)], self.sizes)
-        return float(compute_seconds(self.cost, member, work, counts)[0])
+        index, _ = self.decisions.members[op]
+        return float(self.priced.seconds[op][self.assignment.picks[index]])
 
     def shards(self, op: Op) -> int:
         """Into how many parts an op's work is split."""
