@@ -10,7 +10,7 @@ what it tells of that, and others come beside it.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from experiments.unseen import further, later, networks, science
+from experiments.unseen import further, held_out, later, networks, science
 from experiments.unseen.program import Program
 
 __all__ = ["LOOKED_INTO", "PROGRAMS", "Program"]
@@ -51,6 +51,18 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
         "monte-carlo-chains": further.monte_carlo_chains,
         "video": further.video,
         "kalman": further.kalman,
+        "maxwell": held_out.maxwell,
+        "shallow-water": held_out.shallow_water,
+        "masked-language-model": held_out.masked_language_model,
+        "residual-network": held_out.residual_network,
+        "diffusion": held_out.diffusion,
+        "generate": held_out.generate,
+        "retrieval": held_out.retrieval,
+        "windowed-attention": held_out.windowed_attention,
+        "wavenet": held_out.wavenet,
+        "orthogonal-updates": held_out.orthogonal_updates,
+        "neural-ode": held_out.neural_ode,
+        "low-rank-adapters": held_out.low_rank_adapters,
     }
 )
 """By name, what makes the program."""
