@@ -8,7 +8,7 @@ Contractions, gathers, convolutions and the like stay alone, and layouts change 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 
@@ -119,6 +119,7 @@ class Decisions:
         ties: for each result, the argument whose layout it takes, or None.
         constant: values made of literals and iota alone.
         rounds: for each value that enters a loop and is the same in all rounds, under any name, how many there are.
+        barred: in which bodies such values are for each round to reshard, for a barrier is before them.
         unruled: ops that run whole on every device because no rule is known.
     """
 
@@ -131,4 +132,5 @@ class Decisions:
     ties: tuple[int | None, ...]
     constant: frozenset[Value]
     rounds: Mapping[Value, int]
+    barred: Set[tuple[Body, Value]]
     unruled: tuple[Op, ...]

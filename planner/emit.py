@@ -126,7 +126,10 @@ class _Emitter:
         if op.primitive is jex_primitives.remat_p:
             (body,) = bodies
             jaxpr = body.jaxpr.replace(constvars=[], invars=[*body.jaxpr.constvars, *body.jaxpr.invars])
-            return {**op.params, "jaxpr": jaxpr}, body.consts
+            prevented = op.params["prevent_cse"]
+            if isinstance(prevented, tuple):
+                prevented = (False,) * len(body.consts) + prevented
+            return {**op.params, "jaxpr": jaxpr, "prevent_cse": prevented}, body.consts
         if op.primitive is jex_primitives.while_p:
             return {**op.params, "cond_jaxpr": bodies[0], "body_jaxpr": bodies[1]}, ()
         if op.primitive is jex_primitives.cond_p:

@@ -104,8 +104,11 @@ class Fetcher:
         root = root_of(atom, self.roots)
         if isinstance(root, Literal) or root not in self.arrays:
             return None
-        array = self.arrays[root] if use is None else self.laid_out(root, use, copies, lines, count, op)
         hoisted = self.hoisted.get(root)
+        if hoisted is not None and use is not None and (use.scope, root) in self.decisions.barred:
+            hoisted.enter(self.arrays[root], lines)
+            hoisted = None
+        array = self.arrays[root] if use is None else self.laid_out(root, use, copies, lines, count, op, hoisted)
         if wide:
             where, often = (lines, count) if hoisted is None else (hoisted.before, hoisted.count)
             array = self.widened(array, where, often, op.source if op is not None else array.source)
@@ -113,9 +116,21 @@ class Fetcher:
             hoisted.enter(array, lines)
         return array
 
-    def laid_out(self, root: Value, use: Use, copies: Copies, lines: Lines, count: float, op: Op | None) -> Array:
-        """The value in the layout wanted, by way of copies that are there already."""
-        hoisted = self.hoisted.get(root)
+    def laid_out(
+        self,
+        root: Value,
+        use: Use,
+        copies: Copies,
+        lines: Lines,
+        count: float,
+        op: Op | None,
+        hoisted: Hoisted | None,
+    ) -> Array:
+        """The value in the layout wanted, by way of copies that are there already.
+
+        Args:
+            hoisted: where it changes its layout if that is not here.
+        """
         if hoisted is None:
             before, each = lines, count * self.times(root, use.scope)
             available = copies.setdefault(root, {self.assignment.home(root): self.arrays[root]})

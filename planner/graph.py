@@ -233,6 +233,20 @@ def invariants(op: Op, body: Body) -> list[tuple[int, Value]]:
     return []
 
 
+def behind_barrier(op: Op) -> tuple[Atom, ...]:
+    """The operands of a call that nothing is made of before it: what `jax.checkpoint` computes again with them.
+
+    They pass an optimization barrier (jax/_src/ad_checkpoint.py), lest the compiler take what was computed before, and
+    lest it move out of a loop what is the same in all its rounds.
+    """
+    if op.primitive is not jex_primitives.remat_p or not op.params["differentiated"]:
+        return ()
+    prevented = op.params["prevent_cse"]
+    if isinstance(prevented, bool):
+        return op.operands if prevented else ()
+    return tuple(itertools.compress(op.operands, prevented))
+
+
 def read_counts(ops: Iterable[Op], outputs: Iterable[Atom]) -> Counter[Value]:
     """How often each value is read in a body, the body's outputs included."""
     atoms = itertools.chain(outputs, *(op.operands for op in ops))

@@ -15,7 +15,7 @@ from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import scan_counts
 from planner.decisions import REPLICATED, Home, Member, Node, NodeKind
-from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, invariants, root_of
+from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, behind_barrier, invariants, root_of
 from planner.layout import Layout, PartialLayout
 from planner.rules import Origin, ShardingRule, rule_for
 from planner.specs import Border
@@ -44,7 +44,7 @@ class Grouping:
         boundaries: for each loop, branch or `shard_map`, the homes inside that its operands go to, and those that its
             bodies' outputs go to, each with how many leading dimensions the value outside has on top.
         constant: values made of literals and iota alone.
-        rounds: as in `Decisions`.
+        rounds, barred: as in `Decisions`.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Grouping:
         self.boundaries: dict[Op, tuple[tuple[Home, ...], tuple[tuple[Home, ...], ...]]] = {}
         self.constant: set[Value] = set()
         self.rounds: dict[Value, int] = {}
+        self.barred: set[tuple[Body, Value]] = set()
         self.unruled: list[Op] = []
         self.aliases: dict[Value, Atom] = {}
         self._constraints, self._mapped = constraints, mapped
@@ -104,7 +105,7 @@ class Grouping:
     def _walk(self, body: Body, weight: float) -> None:
         for op in body.ops:
             if op.primitive in TRANSPARENT:
-                self._see_through(op, weight)
+                self._see_through(op, body, weight)
             elif op.bodies:
                 self._enter(op, weight)
             elif op in self._mapped:
@@ -114,12 +115,17 @@ class Grouping:
             else:
                 self._add(op, weight)
                 root = root_of(op.operands[0], self.aliases) if renames(op) else None
-                if isinstance(root, Value) and root in self.rounds:
+                if isinstance(root, Value) and root in self.rounds and (body, root) not in self.barred:
                     self.rounds[op.results[0]] = self.rounds[root]
 
-    def _see_through(self, op: Op, weight: float) -> None:
+    def _see_through(self, op: Op, around: Body, weight: float) -> None:
         (body,) = op.bodies
         self.aliases.update(zip(body.inputs, op.operands, strict=True))
+        guarded = behind_barrier(op)
+        for atom in op.operands:
+            root = self.root(atom)
+            if isinstance(root, Value) and (atom in guarded or (around, root) in self.barred):
+                self.barred.add((body, root))
         self._walk(body, weight)
         self.aliases.update(zip(op.results, body.outputs, strict=True))
 

@@ -21,6 +21,7 @@ from jax.extend.core import primitives as jex_primitives
 
 from planner._jax_compat import source_line
 from planner.fold_rolls import fold_rolls
+from planner.fold_slices import fold_slices
 from planner.graph import TRANSPARENT, Atom, Body, Graph, Op, Value, aval_of, check, solve_operands
 from planner.simplify import fold_transposed_operands, fold_transpositions, handed_on
 from planner.trace import Traced
@@ -53,7 +54,7 @@ class _Builder:
     def body(self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Value, ...]) -> Body:
         ops: list[Op] = []
         outputs = self.inline(jaxpr, consts, inputs, ops, {})
-        return Body(inputs, outputs, _simplified(ops, outputs))
+        return _simplified(inputs, ops, outputs)
 
     def fresh_body(self, jaxpr: jex_core.Jaxpr, consts: Any) -> Body:
         return self.body(jaxpr, consts, tuple(_value(var.aval) for var in jaxpr.invars))
@@ -65,7 +66,7 @@ class _Builder:
         ops: list[Op] = []
         read = [inputs[position] for position in solve_operands(eqn.params)]
         outputs = self.inline(solve.jaxpr, solve.consts, tuple(read), ops, {})
-        return Body(inputs, outputs, _simplified(ops, outputs))
+        return _simplified(inputs, ops, outputs)
 
     def inline(
         self, jaxpr: jex_core.Jaxpr, consts: Any, inputs: tuple[Atom, ...], ops: list[Op], seen: dict[Any, Op]
@@ -244,9 +245,11 @@ def _expression_key(eqn: jex_core.JaxprEqn, operands: tuple[Atom, ...]) -> Any:
     return key
 
 
-def _simplified(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:
+def _simplified(inputs: tuple[Value, ...], ops: list[Op], outputs: tuple[Atom, ...]) -> Body:
     folded = fold_transposed_operands(fold_transpositions(_live(ops, outputs), outputs), outputs)
-    return fold_rolls(_live(folded, outputs), outputs)
+    rolled = fold_rolls(_live(folded, outputs), outputs)
+    sliced, outputs = fold_slices(rolled, outputs)
+    return Body(inputs, outputs, _live(sliced, outputs))
 
 
 def _live(ops: list[Op], outputs: tuple[Atom, ...]) -> tuple[Op, ...]:

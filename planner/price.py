@@ -104,7 +104,8 @@ class Priced:
 
 def reshards(use: Use, decisions: Decisions, cost: MeshCost) -> float:
     """How often a value is resharded for a use in one call of the program."""
-    return use.weight / decisions.rounds.get(use.value, 1) if cost.hoists else use.weight
+    moves = cost.hoists and (use.scope, use.value) not in decisions.barred
+    return use.weight / decisions.rounds.get(use.value, 1) if moves else use.weight
 
 
 def price(graph: Graph, decisions: Decisions, cost: MeshCost, donors: Sequence[int | None]) -> Priced:

@@ -32,6 +32,8 @@ def decide(
     collector.walk(graph.body, 1.0)
     wanted: list[Home | None] = []
     for position, (atom, tie, pin) in enumerate(zip(graph.body.outputs, ties, out_pins, strict=True)):
+        if pin is None and tie is None and 0 in aval_of(atom).shape:  # JAX cannot read an empty array that is split
+            pin = ((),) * aval_of(atom).ndim
         if pin is not None:
             wanted.append(grouping.new_value("result", aval_of(atom).shape, f"result {position}", 1.0, pin))
         else:
@@ -48,6 +50,7 @@ def decide(
         tuple(ties),
         frozenset(grouping.constant),
         grouping.rounds,
+        frozenset(grouping.barred),
         tuple(grouping.unruled),
     )
 

@@ -79,7 +79,7 @@ class _Writer(Fetcher):
                 self.roots.update(zip(op.results, inner.outputs, strict=True))
                 continue
             uses = self.decisions.operands.get(op, (None,) * len(op.operands))
-            outer = self.unchanging(op)
+            outer = self.unchanging(op, body)
             where, often = (lines, count) if outer is None else (outer.before, outer.count)
             wide = self.computes_wide(op)
             fetched = [
@@ -98,7 +98,7 @@ class _Writer(Fetcher):
         uses = self.decisions.outputs.get(body, (None,) * len(body.outputs))
         return [self.fetch(a, use, copies, lines, count, None) for a, use in zip(body.outputs, uses, strict=True)]
 
-    def unchanging(self, op: Op) -> Hoisted | None:
+    def unchanging(self, op: Op, body: Body) -> Hoisted | None:
         """Where an op of a loop is computed if it is the same in all rounds; None if it is not, or not worth it.
 
         As XLA has it (xla/service/while_loop_invariant_code_motion.cc), which moves what only moves elements with its
@@ -109,7 +109,7 @@ class _Writer(Fetcher):
             return None
         roots = (root_of(atom, self.roots) for atom in op.operands)
         found = [
-            self.hoisted.get(root)
+            None if (body, root) in self.decisions.barred else self.hoisted.get(root)
             for root in roots
             if isinstance(root, Value) and root in self.arrays and root not in self.decisions.constant
         ]

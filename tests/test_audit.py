@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from executor import Audit, CompiledCollective, audit
@@ -175,6 +177,26 @@ def test_pieces_may_differ_where_their_bytes_agree() -> None:
 
 def test_the_order_of_axes_makes_no_difference() -> None:
     assert of([expected("all-gather", 8, ("y", "x"))], [compiled("all-gather", 8, ("x", "y"))]).fidelity == 1.0
+
+
+@pytest.mark.parametrize("prevent_cse", [True, False, (True, True), (True, False)], ids=str)
+def test_what_is_computed_again_gathers_in_each_round(prevent_cse: Any) -> None:
+    """`jax.checkpoint` puts up a barrier, before which no weights are gathered for all rounds of a loop."""
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        def step(x: jax.Array, _: jax.Array) -> jax.Array:
+            return jnp.tanh(jnp.tanh(x @ w) @ w.reshape(1, *w.shape)[0])
+
+        again = jax.checkpoint(step, prevent_cse=prevent_cse)
+        x, _ = lax.scan(lambda x, time: (again(x, time), None), x, jnp.arange(5.0))
+        return (x**2).sum()
+
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((64, 64), (128, 64))]
+    mesh = jax.make_mesh((2, 4), ("x", "y"))
+    fsdp = plan(jax.value_and_grad(loss), shapes, mesh).alternatives["fsdp"]
+    found = audit(fsdp)
+    assert found.fidelity == 1, found.report()
+    assert found.planned_bytes > 0
 
 
 def test_the_rounds_of_loops_count() -> None:

@@ -70,6 +70,6 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
 LOOKED_INTO = (
     "k-means", "gaussian-process", "navier-stokes", "wave-3d", "n-body", "state-space", "clip", "decode", "u-net",
     "vae", "lattice-boltzmann", "ising", "linear-attention", "option-pricing", "page-rank", "grouped-decode",
-    "accumulated", "recommendation", "life", "kalman",
+    "accumulated", "recommendation", "life", "kalman", "neural-ode", "shallow-water",
 )  # fmt: skip
 """What was compared with its compiled program, array by array, and mended for in part."""
