@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -48,6 +49,21 @@ def cold_seconds(
     """
     cold = device.memory_seconds(nbytes, nbytes, crowding, cold_written)
     return np.maximum(0.0, cold - device.memory_seconds(nbytes))
+
+
+def selection_comparisons(length: int, count: int) -> float:
+    """With how many comparisons the largest `count` of a row of so many elements are selected, and sorted.
+
+    Each is compared with the least of those kept so far; of a row in random order so many as a harmonic series says go
+    among them, each at two comparisons a level of their heap, as each does at the end to be sorted.
+
+    Source: Knuth, "The Art of Computer Programming" 3 (1998), 5.2.3, for heaps; C++'s `std::partial_sort`, which XLA's
+    library for CPUs calls.
+    """
+    kept = min(count, length)
+    if kept < 1:
+        return 0.0
+    return length + 2.0 * kept * math.log2(kept) * (1.0 + math.log(length / kept))
 
 
 def matmul_seconds(

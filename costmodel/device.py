@@ -46,13 +46,13 @@ in all, and no more arrays than that."""
 
 ELEMENT_CLASSES = (
     "exponential", "sine", "power", "sum along rows", "sum along columns", *REARRANGING, *FAR, "gather",
-    "scatter", "sort", "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
+    "scatter", "sort", "selection", "cumulative", "window", "window gradient", "patch", "random", "concatenate", "pad",
 )  # fmt: skip
 """What takes a device longer than its memory: exp, log, tanh and their like; sin, cos, rsqrt; pow, atan2, remainders;
-reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added to;
-comparisons of a sort; running sums; elements under a pooling window, and under that of its gradient; pixels under a
-convolution's window, of all channels together; random bits; arrays put together, and padded, within a loop over the
-result."""
+reductions over the last dimension and over others; copies in another order of dimensions; rows looked up and added
+to; comparisons of a sort, and of a selection of the largest; running sums; elements under a pooling window, and
+under that of its gradient; pixels under a convolution's window, of all channels together; random bits; arrays put
+together, and padded, within a loop over the result."""
 
 
 @dataclass(frozen=True)

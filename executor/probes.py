@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from costmodel.compute import selection_comparisons
 from executor.probe_sizes import Layer, ProbeSizes
 
 Arrays = tuple[jax.Array, ...]
@@ -38,6 +39,8 @@ ROUNDS = 256
 """Of a loop around next to nothing."""
 ELSEWHERE = "written elsewhere"
 """The name of the probe of an array that is read, and written to other memory."""
+SELECTED = 8
+"""Of each row, the largest."""
 WINDOW = 3
 """Of the convolution and the pooling: as high as wide."""
 
@@ -340,6 +343,7 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
 
     few, fewer = (rows // 8, columns), (rows // 32, columns)
     comparisons = math.prod(fewer) * math.log2(columns)
+    selected = few[0] * selection_comparisons(columns, SELECTED)
     convolution = CallProbe(each(convolved), image, STREAMED, STREAMED * patches, kept=True)
     streams = {cold(nbytes): halved((nbytes // 4,)) for nbytes in sizes.cold_bytes}
     if sizes.cold_bytes:
@@ -359,6 +363,7 @@ def call_probes(sizes: ProbeSizes) -> dict[str, CallProbe]:
         "gather": CallProbe(each(looked_up), stream, STREAMED, count, kept=True),
         "scatter": CallProbe(each(added_to), stream, STREAMED, count),
         "sort": CallProbe(each(lambda x: jnp.sort(x, axis=1)), fewer, 1, comparisons),
+        "selection": CallProbe(each(lambda x: lax.top_k(x, SELECTED)[0]), few, 1, selected, kept=True, read=True),
         "cumulative": CallProbe(each(lambda x: jnp.cumsum(x, axis=1)), few, 1, math.prod(few)),
         "window": CallProbe(each(pool), image, STREAMED, STREAMED * under_windows, kept=True, read=True),
         "window gradient": CallProbe(each(pool_gradient), image, STREAMED, STREAMED * under_windows, kept=True),

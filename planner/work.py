@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from costmodel.compute import selection_comparisons
 from costmodel.topology import Backend
 from planner.decisions import Decisions
 from planner.fusion import Kernel
@@ -126,8 +127,11 @@ def elements(op: Op, backend: Backend) -> Mapping[str, float]:
             return {name: float(made * math.prod(op.params["window_dimensions"]))}
         case "window gradient":
             return {name: float(math.prod(operand) * math.prod(op.params["window_dimensions"]))}
+        case "sort" if op.name == "top_k" and backend == "cpu":
+            length = operand[op.params["axis"]]
+            return {"selection": math.prod(operand) / length * selection_comparisons(length, op.params["k"])}
         case "sort":
-            length = operand[op.params["dimension"] if op.name == "sort" else -1]
+            length = operand[op.params["axis" if op.name == "top_k" else "dimension"]]
             return {name: math.prod(operand) * math.log2(max(2, length))}
         case "gather" | "scatter" if one_window(op):
             return {}

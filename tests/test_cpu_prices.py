@@ -50,6 +50,19 @@ def test_what_a_call_touches_first_is_cold() -> None:
     assert touched(lambda x: jnp.cumsum(jnp.cumsum(x, 0), 1)) == 2
 
 
+def test_the_largest_of_a_row_are_selected_not_sorted() -> None:
+    """Each element is compared with the least of those kept; what goes among them, and their sort, grows with these."""
+    device = Device("d", {"float32": 1e15}, 1e9, 1e30, 0.0, element_seconds={"selection": 1.0, "sort": 1e3})
+
+    def comparisons(k: int) -> float:
+        return computed_on_a_cpu(device, lambda x: lax.top_k(x, k), (4, 1024)) / (4 * 1024)
+
+    assert comparisons(1) == pytest.approx(1)
+    assert comparisons(8) == pytest.approx(1 + 2 * 8 * 3 * (1 + math.log(128)) / 1024)
+    assert 10 < comparisons(1024) < 30
+    assert computed_on_a_cpu(device, lambda x: jnp.sort(x, axis=1), (4, 1024)) == pytest.approx(1e4 * 4 * 1024)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_only_what_is_touched_of_an_array_is_moved(backend: Backend) -> None:
     """In rows of the whole, read and written: of what slices take, and of what is updated where it lies."""

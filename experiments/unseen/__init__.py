@@ -71,5 +71,6 @@ LOOKED_INTO = (
     "k-means", "gaussian-process", "navier-stokes", "wave-3d", "n-body", "state-space", "clip", "decode", "u-net",
     "vae", "lattice-boltzmann", "ising", "linear-attention", "option-pricing", "page-rank", "grouped-decode",
     "accumulated", "recommendation", "life", "kalman", "neural-ode", "shallow-water",
+    "retrieval",
 )  # fmt: skip
 """What was compared with its compiled program, array by array, and mended for in part."""
