@@ -76,12 +76,13 @@ class _Folding:
                 for place, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
                 if max(begin, starts[dimension]) < min(end, limits[dimension])
             ]
-            if len(covered) in (0, len(parts)):
+            between = parts[covered[0] : covered[-1] + 1] if covered else parts  # with parts that have no elements
+            if len(between) == len(parts):
                 break
             before = ends[covered[0] - 1] if covered[0] else 0
             starts[dimension] -= before
             limits[dimension] -= before
-            atom = self.joined(whole, parts[covered[0] : covered[-1] + 1])
+            atom = self.joined(whole, between)
         if atom is op.operands[0]:
             self.ops.append(op)
         elif aval_of(atom).shape == op.results[0].shape:

@@ -129,7 +129,7 @@ def elements(op: Op, backend: Backend) -> Mapping[str, float]:
             return {name: float(math.prod(operand) * math.prod(op.params["window_dimensions"]))}
         case "sort" if op.name == "top_k" and backend == "cpu":
             length = operand[op.params["axis"]]
-            return {"selection": math.prod(operand) / length * selection_comparisons(length, op.params["k"])}
+            return {"selection": math.prod(operand) / max(1, length) * selection_comparisons(length, op.params["k"])}
         case "sort":
             length = operand[op.params["axis" if op.name == "top_k" else "dimension"]]
             return {name: math.prod(operand) * math.log2(max(2, length))}

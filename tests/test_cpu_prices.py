@@ -60,6 +60,7 @@ def test_the_largest_of_a_row_are_selected_not_sorted() -> None:
     assert comparisons(1) == pytest.approx(1)
     assert comparisons(8) == pytest.approx(1 + 2 * 8 * 3 * (1 + math.log(128)) / 1024)
     assert 10 < comparisons(1024) < 30
+    assert computed_on_a_cpu(device, lambda x: lax.top_k(x, 0), (4, 0)) == 0
     assert computed_on_a_cpu(device, lambda x: jnp.sort(x, axis=1), (4, 1024)) == pytest.approx(1e4 * 4 * 1024)
 
 

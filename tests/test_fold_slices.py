@@ -49,6 +49,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[str, tuple[int, ...]]]]] =
     "all": (lambda *all_of: together(*all_of)[:, :-1], [("concatenate", (16, 27)), ("slice", (16, 26))]),
     "every second": (lambda *all_of: together(*all_of)[:, :20:2], [("concatenate", (16, 27)), ("slice", (16, 10))]),
     "nothing": (lambda *all_of: together(*all_of)[:, :0], [("concatenate", (16, 27)), ("slice", (16, 0))]),
+    "beside nothing": (
+        lambda left, x, right: together(left, right[:, :0], x)[:, :20],
+        [("slice", (16, 0)), ("concatenate", (16, 25)), ("slice", (16, 20))],
+    ),
     "of parts put together": (
         lambda *all_of: one_after_the_other(*all_of)[:, 2:],
         [("concatenate", (16, 26)), ("slice", (16, 25))],
