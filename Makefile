@@ -12,8 +12,8 @@ QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expe
   --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 .PHONY: setup test test-long test-harness test-packages test-random test-kills demo lint \
-  bench-plans bench-plan-time bench-predict bench-audit bench-unseen bench-published bench-waits bench-loops bench-brought bench-reuse \
-  bench-copied bench-quick bench-single bench-solver clean
+  bench-plans bench-plan-time bench-predict bench-audit bench-unseen bench-unseen-time bench-published bench-waits \
+  bench-loops bench-brought bench-reuse bench-copied bench-quick bench-single bench-solver clean
 
 setup: .venv/installed
 
@@ -86,6 +86,9 @@ bench-plan-time: setup
 
 bench-unseen: setup
 	$(BIN)/python -m experiments.bench_unseen
+
+bench-unseen-time: setup
+	$(BIN)/python -m experiments.bench_unseen_time
 
 bench-published: setup
 	$(BIN)/python -m experiments.bench_published $(if $(DATA),--data $(DATA))

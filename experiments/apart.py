@@ -18,8 +18,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from executor.race import WARMUP_CALLS, Program, Runner
-from experiments.cases import offer_devices
-from experiments.workloads import workload
+from experiments.cases import case_workload, offer_devices
 
 CALL_SECONDS, LEAST_CALLS, MOST_CALLS = 2.0, 8, 1000
 """A program is called for so many seconds, but this often at least and at most. A shared host changes its speed by a
@@ -56,7 +55,7 @@ def time_apart(workload_name: str, mesh: str, programs: Sequence[Packed], seed: 
         as "samples", for each program the seconds of its calls.
     """
     offer_devices(mesh)
-    args = workload(workload_name).make_args(jax.random.key(0))
+    args = case_workload(workload_name).make_args(jax.random.key(0))
     runners = [_loaded(program, args) for program in programs]
     samples: list[list[float]] = [[] for _ in programs]
     rows = _rows(runners, samples)

@@ -9,6 +9,7 @@ are slower than in a process of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,27 @@ from executor.race import compile_programs, contenders
 from executor.timers import typical_seconds
 from experiments.apart import LEAST_ROW, ROW_SECONDS, packed, time_apart
 from experiments.arguments import device_mesh, shape
-from experiments.cases import Case, Cases, by_conditions, keep_compiled, offer_devices, outcome, planned_case
+from experiments.cases import (
+    Case,
+    Cases,
+    by_conditions,
+    case_workload,
+    keep_compiled,
+    offer_devices,
+    outcome,
+    planned_case,
+)
 from experiments.child import call_in_child
 from experiments.random_plans import random_plans
 from experiments.results import OUT, RESULTS, keep, markdown, write_csv
 from experiments.terminal import console, table
-from experiments.workloads import workload
 from planner import Plan
 from planner.mesh import AXIS_NAMES, default_cost_model
 
 MESHES = ("2x4",)
 RANDOM_PLANS = 10
 LEAST_ROUNDS, MOST_ROUNDS = 4, 10
-"""Of calls of each program, in processes of their own, in an order that is drawn anew in each."""
+"""Of a calibration, and of calls of each program in processes of their own, in an order that is drawn anew in each."""
 ENOUGH_REPEATS = 0.98
 """No more rounds where the first half of the calls ranks programs so like the second, whatever was predicted."""
 COLLECTIVE_BYTES = (*ALL_BYTES[:-2], 2**23)
@@ -55,7 +64,7 @@ ABOUT = f"""## Predicted against measured step times
 by the preset and compiles. Then come {LEAST_ROUNDS} rounds, each of a calibration in a process of its own and of one
 process for each workload, in which its programs are called in turns, {ROW_SECONDS * 1e3:.0f} ms or {LEAST_ROW} times in
 a row, after a call that does not count; and where the clock does not rank a workload's programs alike twice, up to
-{MOST_ROUNDS} rounds of calls. Predicted is by the profile of all calibrations. What is measured counts as the mean
+{MOST_ROUNDS} rounds. Predicted is by the profile of all calibrations. What is measured counts as the mean
 without the fastest and the slowest tenth. The error is |predicted − measured| / measured, off the median of predicted /
 measured − 1; the rank correlation is Spearman's. Wanted over all programs: at most 15 % at the median and 35 % at the
 90th percentile; within each workload a rank correlation of 0.95. *Clock repeats* is the rank correlation of the first
@@ -76,9 +85,8 @@ def measured(cases: Sequence[Case], timeout: float) -> Iterator[Mapping[str, Any
     probes: dict[str, list[Sequence[Sequence[float]]]] = {mesh: [] for _, mesh in cases}
     for turn in range(MOST_ROUNDS):
         going = [place for place, each in enumerate(found) if "failure" not in each and not settled(each, turn)]
-        if turn < LEAST_ROUNDS:
-            for mesh in {cases[place][1] for place in going}:
-                probes[mesh].append(call_in_child(probe_apart, mesh, timeout_seconds=timeout))
+        for mesh in {cases[place][1] for place in going}:
+            probes[mesh].append(call_in_child(probe_apart, mesh, timeout_seconds=timeout))
         for place in going:
             found[place] = called(cases[place], found[place], turn, timeout)
     profiles = {
@@ -155,25 +163,25 @@ def new_calibration() -> Calibration:
     return Calibration(jax.devices(), COLLECTIVE_BYTES, MATRIX_TYPES)
 
 
-def report() -> None:
-    """Prints the tables of all stored cases, and keeps them as CSV, and with a plot in docs."""
-    records = CASES.records()
+def report(cases: Cases, about: str, plot: Path) -> None:
+    """Prints the tables of all stored cases, and keeps them as CSV, and with a plot and below `about` in docs."""
+    records = cases.records()
     failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
     frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
-    write_csv(frame, OUT / "bench-predict.csv")
-    parts = [ABOUT]
+    write_csv(frame, cases.folder.with_suffix(".csv"))
+    parts = [about]
     for here, part in by_conditions(frame):
         summary = by_workload(part)
         console().print(table(summary, "predicted against measured"))
         parts += [f"Measured {here}.", markdown(summary)]
     if not frame.empty:
-        draw(frame, PLOT)
-    keep("bench-predict", "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+        draw(frame, plot)
+    keep(cases.folder.name, "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
 
 
 def predicted(case: Case, programs: Sequence[Mapping[str, Any]], planned_with: str, profile: str) -> dict[str, Any]:
     """What is kept of a case: its programs, each with the seconds that the profile predicts, and both models."""
-    work, sizes = workload(case[0]), shape(case[1])
+    work, sizes = case_workload(case[0]), shape(case[1])
     mesh = AbstractMesh(sizes, AXIS_NAMES[: len(sizes)])
     chosen_by, model = (CostModel.from_json(text, "a record") for text in (planned_with, profile))
 
@@ -264,4 +272,4 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 if __name__ == "__main__":
     about = "Holds predictions against the clock, and keeps table and plot in docs."
-    typer.run(CASES.command(MESHES, measured, report, 3600.0, about))
+    typer.run(CASES.command(MESHES, measured, partial(report, CASES, ABOUT, PLOT), 3600.0, about))

@@ -6,16 +6,13 @@ The audit of `experiments.bench_audit`, of the programs in `experiments.unseen`.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import typer
 
-from experiments import arguments
-from experiments.bench_audit import RANDOM_PLANS, audits, report
-from experiments.cases import Cases, offer_devices, one_by_one
+from experiments.bench_audit import RANDOM_PLANS, audit_case, report
+from experiments.cases import Cases, one_by_one
 from experiments.results import OUT
 from experiments.unseen import LOOKED_INTO, PROGRAMS
-from planner import plan
 
 MESHES = ("2x4", "2x2x2")
 CASES = Cases(OUT / "bench-unseen")
@@ -28,17 +25,8 @@ mended for."""
 """What stands above the table in docs/results.md."""
 
 
-def audit_unseen(name: str, mesh: str) -> dict[str, Any]:
-    """What the audit of each plan of a program finds. Runs in a process of its own, on CPU devices."""
-    offer_devices(mesh)
-    program = PROGRAMS[name]()
-    devices = arguments.device_mesh(arguments.shape(mesh))
-    planned = plan(program.fn, program.example_args, devices, donate_argnums=program.donate_argnums)
-    return {"audits": audits(planned)}
-
-
 if __name__ == "__main__":
     about = "Audits plans of programs that nothing was tuned to, and keeps the table in docs/results.md."
     typer.run(
-        CASES.command(MESHES, one_by_one(audit_unseen), partial(report, CASES, ABOUT), 600.0, about, tuple(PROGRAMS))
+        CASES.command(MESHES, one_by_one(audit_case), partial(report, CASES, ABOUT), 600.0, about, tuple(PROGRAMS))
     )

@@ -21,11 +21,12 @@ from experiments import arguments
 from experiments.child import ChildFailed, call_in_child
 from experiments.results import conditions, keep, markdown, revision, write_csv
 from experiments.terminal import bars, console, table
+from experiments.unseen import PROGRAMS
 from experiments.workloads import Workload, names, workload
 from planner import Plan, plan
 
 Case = tuple[str, str]
-"""Workload and mesh, as typed."""
+"""Workload, or program that nothing was tuned to, and mesh, as typed."""
 Outcomes = Callable[[Sequence[Case], float], Iterable[Mapping[str, Any]]]
 """Measures cases, of which each may take so many seconds, and gives what was found of each, in their order."""
 
@@ -150,9 +151,14 @@ def offer_devices(mesh: str) -> None:
     arguments.offer_cpu_devices(mesh)
 
 
+def case_workload(name: str) -> Workload:
+    """The workload of that name, or the program of `experiments.unseen`."""
+    return PROGRAMS[name]().as_workload(name) if name in PROGRAMS else workload(name)
+
+
 def planned_case(workload_name: str, mesh: str, cost_model: CostModel | None = None) -> tuple[Workload, Plan]:
     """A case's workload and its plan, by default at the preset's prices."""
-    work = workload(workload_name)
+    work = case_workload(workload_name)
     planned = plan(
         work.fn,
         work.example_args,

@@ -20,6 +20,12 @@ def test_they_trace_and_what_is_donated_comes_back(make: Callable[[], Program]) 
         left.remove((leaf.shape, leaf.dtype))
 
 
+@pytest.mark.parametrize("make", PROGRAMS.values(), ids=PROGRAMS)
+def test_what_they_are_run_on_has_the_shapes_that_they_are_planned_for(make: Callable[[], Program]) -> None:
+    program = make()
+    assert program.as_workload("one").example_args == program.example_args
+
+
 @pytest.mark.parametrize("name", ["graph-network", "k-means", "state-space", "decode"])
 def test_they_are_planned(name: str) -> None:
     program = PROGRAMS[name]()

@@ -1,4 +1,4 @@
-"""What a program is here: a function and the shapes of its arguments."""
+"""What a program is here: a function, the shapes of its arguments, and numbers of those shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,11 @@ import jax.numpy as jnp
 import optax
 
 from experiments.workloads.training import init_state, train_step
+from experiments.workloads.workload import Workload
+
+LEAST, MOST = 0.01, 0.1
+"""Of the numbers that a program is run on: like depths of water and masses none is zero or below, and as weights they
+are small enough for what goes through several layers."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,26 @@ class Program:
     fn: Callable[..., Any]
     example_args: tuple[Any, ...]
     donate_argnums: tuple[int, ...] = ()
+
+    def as_workload(self, name: str) -> Workload:
+        """To be run too, on numbers that are drawn."""
+
+        def make_args(key: jax.Array) -> tuple[Any, ...]:
+            leaves, tree = jax.tree.flatten(self.example_args)
+            keys = jax.random.split(key, len(leaves))
+            drawn = [_drawn(leaf, each) for leaf, each in zip(leaves, keys, strict=True)]
+            return tuple(jax.tree.unflatten(tree, drawn))
+
+        return Workload(name, "unseen", "", self.fn, make_args, self.donate_argnums)
+
+
+def _drawn(leaf: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    """Numbers of such an array. Indices are the first or the second, which all are that anything has; counts are 0."""
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return jax.random.uniform(key, leaf.shape, jnp.float32, LEAST, MOST).astype(leaf.dtype)
+    if leaf.ndim == 0:
+        return jnp.zeros((), leaf.dtype)
+    return jax.random.randint(key, leaf.shape, 0, 2).astype(leaf.dtype)
 
 
 def array(*shape: int) -> jax.ShapeDtypeStruct:
