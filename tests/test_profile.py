@@ -43,6 +43,14 @@ def test_what_groups_wait_when_they_part_is_not_in_their_curve() -> None:
     assert made.scaled(start=3.0, speed=1.0).parting_seconds == pytest.approx(12e-6)
 
 
+def test_waiting_for_more_than_a_collective_takes_leaves_it_something() -> None:
+    """A difference of two measurements on a busy host; a profile with less than nothing could not be read again."""
+    samples = [Sample("all-gather", 2, nbytes, 1e-5 * nbytes, parting_seconds=5e-5) for nbytes in (1, 2, 4)]
+    (made,) = collective_curves(samples)
+    assert made.parting_seconds == pytest.approx(9e-6)
+    assert made.timed_seconds == pytest.approx((1e-6, 11e-6, 31e-6))
+
+
 def test_group_sizes_between_the_measured_are_interpolated() -> None:
     curves = [curve("all-reduce", size, *((b, micros) for b in (1, 2, 4))) for size, micros in ((2, 1.0), (8, 3.0))]
     micros = [1e6 * float(between_group_sizes(curves, size, lambda each: each.seconds(1.0))) for size in (2, 4, 8, 16)]
