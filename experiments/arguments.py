@@ -79,20 +79,25 @@ def _users_target(name: str) -> Target:
     raise typer.BadParameter(f"{name}() returned {found!r}; it should return (fn, (example argument, ...))")
 
 
-def filled(example_args: tuple[Any, ...], key: jax.Array) -> tuple[Any, ...]:
-    """The arguments themselves where they are arrays; for shapes normal numbers, or zeros where those are no floats."""
+def normal(leaf: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    """Numbers of such an array; zeros where those are no floats."""
+    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.random.normal(key, leaf.shape, leaf.dtype) if is_float else jnp.zeros(leaf.shape, leaf.dtype)
+
+
+def filled(
+    example_args: tuple[Any, ...],
+    key: jax.Array,
+    drawn: Callable[[jax.ShapeDtypeStruct, jax.Array], jax.Array] = normal,
+) -> tuple[Any, ...]:
+    """The arguments themselves where they are arrays; for shapes such arrays, drawn by a key of their own."""
     leaves, tree = jax.tree.flatten(example_args)
     keys = jax.random.split(key, len(leaves))
     made = [
-        _array(leaf, each) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+        drawn(leaf, each) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
         for leaf, each in zip(leaves, keys, strict=True)
     ]
     return tuple(jax.tree.unflatten(tree, made))
-
-
-def _array(leaf: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
-    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jax.random.normal(key, leaf.shape, leaf.dtype) if is_float else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 def mesh(text: str) -> Mesh | str | int:

@@ -14,10 +14,9 @@ import typer
 
 from executor import audit
 from executor.race import contenders
-from experiments.cases import Cases, by_conditions, offer_devices, one_by_one, planned_case
+from experiments.cases import Cases, offer_devices, one_by_one, planned_case
 from experiments.random_plans import random_plans
-from experiments.results import OUT, keep, markdown, write_csv
-from experiments.terminal import console, table
+from experiments.results import OUT
 from planner import Plan
 
 MESHES = ("8", "2x4", "2x2x2")
@@ -63,16 +62,7 @@ def audits(planned: Plan) -> list[dict[str, Any]]:
 
 def report(cases: Cases, about: str) -> None:
     """Prints the table of all stored cases, and keeps it as CSV and, below `about`, in docs/results.md."""
-    records = cases.records()
-    failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
-    frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
-    write_csv(frame, cases.folder.with_suffix(".csv"))
-    parts = [about]
-    for here, part in by_conditions(frame):
-        summary = by_case(part)
-        console().print(table(summary, "plans against compiled programs"))
-        parts += [f"Compiled {here}.", markdown(summary)]
-    keep(cases.folder.name, "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+    cases.summarise(lines, by_case, "plans against compiled programs", about, "Compiled")
 
 
 def lines(record: Mapping[str, Any]) -> list[dict[str, Any]]:

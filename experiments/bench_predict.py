@@ -31,7 +31,6 @@ from experiments.arguments import device_mesh, shape
 from experiments.cases import (
     Case,
     Cases,
-    by_conditions,
     case_workload,
     keep_compiled,
     offer_devices,
@@ -40,8 +39,7 @@ from experiments.cases import (
 )
 from experiments.child import call_in_child
 from experiments.random_plans import random_plans
-from experiments.results import OUT, RESULTS, keep, markdown, write_csv
-from experiments.terminal import console, table
+from experiments.results import OUT, RESULTS
 from planner import Plan
 from planner.mesh import AXIS_NAMES, default_cost_model
 
@@ -165,18 +163,9 @@ def new_calibration() -> Calibration:
 
 def report(cases: Cases, about: str, plot: Path) -> None:
     """Prints the tables of all stored cases, and keeps them as CSV, and with a plot and below `about` in docs."""
-    records = cases.records()
-    failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
-    frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
-    write_csv(frame, cases.folder.with_suffix(".csv"))
-    parts = [about]
-    for here, part in by_conditions(frame):
-        summary = by_workload(part)
-        console().print(table(summary, "predicted against measured"))
-        parts += [f"Measured {here}.", markdown(summary)]
+    frame = cases.summarise(lines, by_workload, "predicted against measured", about)
     if not frame.empty:
         draw(frame, plot)
-    keep(cases.folder.name, "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
 
 
 def predicted(case: Case, programs: Sequence[Mapping[str, Any]], planned_with: str, profile: str) -> dict[str, Any]:

@@ -120,6 +120,36 @@ class Cases:
         tables = (f"Measured {here}.\n\n{markdown(part)}" for here, part in by_conditions(frame))
         keep(self.folder.name, "\n\n".join([about, *tables]))
 
+    def summarise(
+        self,
+        lines: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+        summary: Callable[[pd.DataFrame], pd.DataFrame],
+        title: str,
+        about: str,
+        done: str = "Measured",
+    ) -> pd.DataFrame:
+        """Prints a summary of all that was found, keeps it, below `about`, in docs/results.md, and all lines as CSV.
+
+        Args:
+            lines: those of a record, each with its "conditions".
+            summary: of the lines under the same conditions, without these.
+            done: what was done under these conditions.
+
+        Returns:
+            all lines.
+        """
+        records = self.records()
+        failed = [" on ".join(record["case"]) + ": " + record["failure"] for record in records if "failure" in record]
+        frame = pd.DataFrame([line for record in records if "failure" not in record for line in lines(record)])
+        write_csv(frame, self.folder.with_suffix(".csv"))
+        parts = [about]
+        for here, part in by_conditions(frame):
+            summed_up = summary(part)
+            console().print(table(summed_up, title))
+            parts += [f"{done} {here}.", markdown(summed_up)]
+        keep(self.folder.name, "\n\n".join([*parts, *(f"Failed: {line}." for line in failed)]))
+        return frame
+
     def _path(self, case: Case) -> Path:
         return self.folder / f"{'-'.join(case)}.json"
 

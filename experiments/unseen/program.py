@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from experiments.arguments import filled
 from experiments.workloads.training import init_state, train_step
 from experiments.workloads.workload import Workload
 
@@ -30,13 +32,7 @@ class Program:
 
     def as_workload(self, name: str) -> Workload:
         """To be run too, on numbers that are drawn."""
-
-        def make_args(key: jax.Array) -> tuple[Any, ...]:
-            leaves, tree = jax.tree.flatten(self.example_args)
-            keys = jax.random.split(key, len(leaves))
-            drawn = [_drawn(leaf, each) for leaf, each in zip(leaves, keys, strict=True)]
-            return tuple(jax.tree.unflatten(tree, drawn))
-
+        make_args = partial(filled, self.example_args, drawn=_drawn)
         return Workload(name, "unseen", "", self.fn, make_args, self.donate_argnums)
 
 
