@@ -119,19 +119,23 @@ class MeshCost:
         """
         return (1.0 - self.overlap.get(kind, 0.0)) * self.collective_seconds(kind, axes, nbytes)
 
-    def waiting_seconds(
-        self, axes: Collection[str], held_up: Collection[str], computed: float, begun: float = 0.0
-    ) -> float:
-        """Seconds that the devices of a group wait for each other after so many of computing; see `costmodel.waits`.
+    def waiting_seconds(self, axes: Collection[str], since: Mapping[str, float], begun: float = 0.0) -> float:
+        """Seconds that the devices of a group wait for each other; see `costmodel.waits`.
 
         Args:
-            held_up: the axes over which devices wait, those of the group among them.
+            since: seconds that each device has computed since devices along an axis last waited for each other, of all
+                axes. Those of `axes` wait for what was computed since the first of theirs; and with them, for what came
+                before, those that have met along others since.
             begun: seconds that each computed before, from the call until some first waited for each other.
         """
         if self.waits is None:
             return 0.0
-        group_size, waiting = (self.groups[frozenset(each)].size for each in (axes, held_up))
-        return self.waits.seconds(group_size, waiting, self.device_count, computed, begun)
+        longest = max(since[axis] for axis in axes)
+        times = sorted({longest, *(each for each in since.values() if 0.0 < each < longest)}, reverse=True)
+        held_up = [
+            (time, self.groups[frozenset(a for a in since if a in axes or since[a] < time)].size) for time in times
+        ]
+        return self.waits.seconds(self.groups[frozenset(axes)].size, held_up, self.device_count, begun)
 
     def parting_seconds(self, kind: str, axes: Collection[str]) -> float:
         """Seconds that devices of different groups wait for each other when they meet after one such collective."""

@@ -3,7 +3,8 @@
 Devices that have a core each come to a collective together. Eight on two cores do not: the system hands the cores out
 unevenly, one is done while the other has some left, and all wait for those. The more devices there are, the later comes
 the last of them. But while the devices of one group wait, those of the others have the cores, unless they are held up
-too, for they have waited for some of the group: only the share in all devices of those that are held up is lost.
+too, for they have waited for some of the group: only the share in all devices of those that are held up is lost. And
+they are held up by what made the group late before they waited; what it has computed since makes late the group alone.
 
 What a group waits at least is measured apart: once its devices have computed for a while, their threads sleep until the
 last has come, and have to wake, where after nothing computed they still look out for it. At the first collective of a
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -49,25 +51,34 @@ class Waits:
         long = min(1.0, computed / self.computed_seconds[0])
         return long * float(np.interp(np.log2(group_size), np.log2(sizes), seconds))
 
-    def seconds(self, group_size: int, held_up: int, device_count: int, computed: float, begun: float = 0.0) -> float:
-        """Seconds that a group waits for its last device after so many of computing.
+    def seconds(
+        self, group_size: int, held_up: Sequence[tuple[float, int]], device_count: int, begun: float = 0.0
+    ) -> float:
+        """Seconds that a group waits for its last device.
 
-            max(least, held_up / device_count · lateness(group_size) · late_seconds)
+            max(least, lateness(group_size) · √Σ (held_up / device_count)² · (late_seconds(s)² - late_seconds(next s)²))
 
-        Between what was measured, and down to none, along straight lines; beyond, late_seconds go with the root of what
-        was computed, as in a random walk.
+        Between what was measured, and down to none, late_seconds lie along straight lines; beyond, they go with the
+        root of what was computed, as in a random walk: variances add, each with its share.
 
         Args:
-            held_up: how many devices wait, those of the group among them.
+            held_up: seconds s that were computed since the group last waited, and how many devices wait for it, those
+                of the group among them; then the same of each time since at which some of those met others last, from
+                when on fewer wait.
             device_count: of all groups together.
             begun: seconds of computing before, from the call until some first waited, which make nobody late.
 
-        >>> round(Waits((1e-3, 4e-3), (1e-4, 2e-4)).seconds(8, 8, 8, 16e-3) * 1e3, 2)
+        >>> round(Waits((1e-3, 4e-3), (1e-4, 2e-4)).seconds(8, [(16e-3, 8)], 8) * 1e3, 2)
         0.57
         """
+        variances = [self._late_seconds(since) ** 2 for since, _ in held_up] + [0.0]
+        shares = [count / device_count for _, count in held_up]
+        lost = sum(share**2 * (early - late) for share, (early, late) in zip(shares, pairwise(variances), strict=True))
+        return max(self.least(group_size, held_up[0][0] + begun), lateness(group_size) * math.sqrt(lost))
+
+    def _late_seconds(self, computed: float) -> float:
         long = max(1.0, computed / self.computed_seconds[-1])
-        late = math.sqrt(long) * float(np.interp(computed, (0.0, *self.computed_seconds), (0.0, *self.late_seconds)))
-        return max(self.least(group_size, computed + begun), held_up / device_count * lateness(group_size) * late)
+        return math.sqrt(long) * float(np.interp(computed, (0.0, *self.computed_seconds), (0.0, *self.late_seconds)))
 
     def computed(self, device_count: int, taken: float) -> float:
         """Seconds of computing, with which a call takes so many, in which nobody waits but for the last at its end.

@@ -263,7 +263,7 @@ def met_memory(
     samples = {}
     for nbytes, taken in timed:
         computed = float(device.memory_seconds(2.0 * nbytes))
-        waited = waits.seconds(device_count, device_count, device_count, computed)
+        waited = waits.seconds(device_count, [(computed, device_count)], device_count)
         again = float(moving_seconds(device.memory_curve, nbytes, nbytes))
         samples[nbytes] = max(again, taken - meeting - waited - again)
     return memory_curve(samples)

@@ -224,8 +224,9 @@ class _Since(NamedTuple):
             return self._replace(begun=self.begun + computed)
         return self._replace(computed=self.computed + computed)
 
-    def part(self, parted: float) -> _Since:
-        return self._replace(parted=self.parted + parted)
+    def apart(self, parted: float) -> _Since:
+        """After others have waited for each other."""
+        return self._replace(parted=self.parted + parted, called=False)
 
     def midway(self) -> _Since:
         """As in the midst of a call, where all that was computed makes late."""
@@ -243,14 +244,16 @@ class _Since(NamedTuple):
 
 def waited_seconds(cost: MeshCost, program: Program, over_time: Timeline) -> float:
     """What the devices wait for each other before collectives, and for the last at the end; see `costmodel.waits`."""
-    axes = tuple(cost.axis_sizes)
+    axes = tuple(axis for axis, size in cost.axis_sizes.items() if size > 1)  # along others nobody is met
     waited, since, _ = _waits(cost, program, over_time, 1.0, dict.fromkeys(axes, _Since(called=True)))
-    return waited + _wait(cost, axes, axes, max(since.values()))
+    return waited + (_wait(cost, axes, since) if axes else 0.0)
 
 
-def _wait(cost: MeshCost, group: Collection[str], held_up: Collection[str], since: _Since) -> float:
+def _wait(cost: MeshCost, group: Collection[str], since: Mapping[str, _Since]) -> float:
     """Of what is independent, variances add."""
-    return math.hypot(cost.waiting_seconds(group, held_up, since.computed, since.begun), math.sqrt(since.parted))
+    last_met = max(since[axis] for axis in group)
+    computed = {axis: each.computed for axis, each in since.items()}
+    return math.hypot(cost.waiting_seconds(group, computed, last_met.begun), math.sqrt(last_met.parted))
 
 
 def _waits(
@@ -266,17 +269,13 @@ def _waits(
         for _, joined in groupby(one.collectives, key=lambda each: (each.kind, each.axes)):
             collective = next(joined)  # those joined with it are one with it, or follow at once
             group = _meeting(collective, since)
-            # Whom a device has waited for since it last met this group waits now too, and is as late as the group.
-            last_met = max(since[axis] for axis in group)
-            held_up = frozenset(axis for axis in since if axis in group or since[axis] < last_met)
             often = collective.count / times  # of the layers that it stands for, one is the first in the call
-            waited += min(often, 1.0) * _wait(cost, group, held_up, last_met)
+            waited += min(often, 1.0) * _wait(cost, group, since)
             if often > 1.0:
-                waited += (often - 1.0) * _wait(cost, group, held_up, last_met.midway())
+                waited += (often - 1.0) * _wait(cost, group, {axis: each.midway() for axis, each in since.items()})
             parted = cost.parting_seconds(collective.kind, collective.axes) ** 2
-            since = {axis: _Since() if axis in held_up else each._replace(called=False) for axis, each in since.items()}
-            since |= {axis: each.part(parted) for axis, each in since.items() if axis not in group}
-            met |= held_up
+            since = {axis: _Since() if axis in group else each.apart(parted) for axis, each in since.items()}
+            met |= set(group)
         computed = over_time.seconds(one) * (1.0 if one.count in communicating else one.count / times)
         since = {axis: each.add(computed) for axis, each in since.items()}
         for body in one.bodies:
@@ -299,7 +298,7 @@ def _waits(
 
 def _meeting(collective: Collective, axes: Iterable[str]) -> tuple[str, ...]:
     """The axes over which devices meet: all for a permutation, which takes as long over two devices as over eight."""
-    return tuple(axes) if collective.kind == "collective-permute" else collective.axes
+    return tuple(axis for axis in axes if collective.kind == "collective-permute" or axis in collective.axes)
 
 
 def _call_seconds(priced: Priced, program: Program, donors: Sequence[int | None], temporary_bytes: float) -> float:

@@ -30,7 +30,7 @@ WAKING = replace(WAITS, least_seconds={2: 0.1e-3, 8: 0.4e-3})
 
 def waiting(computed: float, group_size: int = 8, held_up: int | None = None) -> float:
     """Of eight devices; by default only those of the group are held up."""
-    return WAITS.seconds(group_size, held_up or group_size, 8, computed)
+    return WAITS.seconds(group_size, [(computed, held_up or group_size)], 8)
 
 
 def test_what_is_waited_lies_on_lines_between_what_was_measured() -> None:
@@ -42,10 +42,10 @@ def test_what_is_waited_lies_on_lines_between_what_was_measured() -> None:
 
 
 def test_a_group_waits_no_less_than_it_takes_to_wake() -> None:
-    assert [WAKING.seconds(size, size, 8, 1e-3) for size in (1, 2, 8)] == pytest.approx([0, 0.1e-3, waiting(1e-3)])
-    assert WAKING.seconds(4, 4, 8, 1e-3) == pytest.approx(0.25e-3)  # by log2 of the size
-    assert WAKING.seconds(2, 2, 8, 0.25e-3) == pytest.approx(0.25 * 0.1e-3)
-    assert WAKING.seconds(2, 8, 8, 16e-3) == waiting(16e-3, 2, held_up=8)
+    assert [WAKING.seconds(size, [(1e-3, size)], 8) for size in (1, 2, 8)] == pytest.approx([0, 0.1e-3, waiting(1e-3)])
+    assert WAKING.seconds(4, [(1e-3, 4)], 8) == pytest.approx(0.25e-3)  # by log2 of the size
+    assert WAKING.seconds(2, [(0.25e-3, 2)], 8) == pytest.approx(0.25 * 0.1e-3)
+    assert WAKING.seconds(2, [(16e-3, 8)], 8) == waiting(16e-3, 2, held_up=8)
 
 
 @pytest.mark.parametrize("computed", [0.0, 0.3e-3, 1e-3, 7e-3, 16e-3, 90e-3])
@@ -62,7 +62,7 @@ def test_the_last_of_a_group_is_as_late_as_the_largest_of_as_many_normal_numbers
 def test_noise_makes_nobody_wait_less_than_nothing_or_less_after_more() -> None:
     waits = measured_waits((1e-3, 4e-3, 16e-3), (-1e-4, 4e-4, 3e-4), {2: -1e-5, 8: -1e-4})
     assert waits.least_seconds == {2: 0, 8: 0}
-    assert [waits.seconds(8, 8, 8, each) for each in (1e-3, 4e-3, 16e-3)] == pytest.approx([0, 4e-4, 4e-4])
+    assert [waits.seconds(8, [(each, 8)], 8) for each in (1e-3, 4e-3, 16e-3)] == pytest.approx([0, 4e-4, 4e-4])
 
 
 def waited(fn: Callable[..., jax.Array], *args: jax.Array, **specs: Any) -> tuple[float, Prediction]:
@@ -99,8 +99,8 @@ def test_before_each_collective_of_a_loop_all_wait_for_what_was_computed_since_t
     seconds, prediction = waited(fn, x, x, in_specs=(P(), P()), out_specs=P())
     assert [one.count for one in prediction.collectives if one.count >= rounds] == [rounds]
     each = prediction.compute_seconds / rounds
-    assert seconds == pytest.approx(rounds * WAKING.seconds(8, 8, 8, each), rel=0.2)
-    assert WAKING.seconds(8, 8, 8, each) > 0
+    assert seconds == pytest.approx(rounds * WAKING.seconds(8, [(each, 8)], 8), rel=0.2)
+    assert WAKING.seconds(8, [(each, 8)], 8) > 0
 
 
 PARTING = {2: 3e-6, 4: 4e-6, 8: 0.0}
@@ -138,14 +138,31 @@ MET = (0.0, "xy")
 """All devices have waited for each other since the call."""
 
 
-def test_groups_that_have_met_others_wait_with_those() -> None:
+def test_groups_that_have_met_others_wait_with_those_for_what_came_before() -> None:
     pairs, fours, all_eight = (waiting(1e-3, size) for size in (2, 4, 8))
+    together = WAITS.seconds(4, [(3e-3, 8), (1e-3, 4)], 8)  # the last millisecond makes fours late alone
     assert waited_in([MET, *[(1e-3, "x")] * 3, (0.0, "y")]) == pytest.approx(3 * pairs + waiting(3e-3, 4, held_up=8))
-    in_turn = [(1e-3, "x"), (1e-3, "y")] * 2
-    assert waited_in([MET, *in_turn, (0.0, "xy")]) == pytest.approx(2 * (pairs + waiting(2e-3, 4, held_up=8)))
+    assert waited_in([MET, (2e-3, "x"), (1e-3, "y"), MET]) == pytest.approx(waiting(2e-3, 2) + together + all_eight)
     nested = [(1e-3, axes) for axes in ("xy", "y", "y", "xy", "x")]
     at_the_end = waiting(1e-3)
     assert waited_in([MET, *nested]) == pytest.approx(all_eight + 2 * fours + waiting(3e-3) + pairs + at_the_end)
+
+
+@pytest.mark.parametrize("before", ["xy", "x y", "y x", "y x y"])
+def test_groups_that_met_others_before_anything_was_computed_wait_alone(before: str) -> None:
+    """And at the end of the call those wait that have not met since."""
+    steps = [(0.0, axes) for axes in before.split()]
+    assert waited_in([MET, *steps, (4e-3, "x")]) == pytest.approx(waiting(4e-3, 2) + waiting(4e-3))
+
+
+def test_the_more_was_computed_since_a_group_met_others_the_less_is_lost() -> None:
+    """Steadily, from where others wait with it for all that was computed to where none does."""
+    shares = np.linspace(0.0, 1.0, 11)
+    lost = [WAITS.seconds(2, [(4e-3, 8), (share * 4e-3, 2)], 8) for share in shares]
+    assert lost[0] == pytest.approx(waiting(4e-3, 2, held_up=8))
+    assert lost[-1] == pytest.approx(waiting(4e-3, 2))
+    assert np.all(np.diff(lost) < 0)
+    assert lost[0] - WAITS.seconds(2, [(4e-3, 8), (1e-9, 2)], 8) < 1e-9
 
 
 MEASURED = {
@@ -227,6 +244,12 @@ def test_all_devices_meet_for_a_permutation() -> None:
     steps = [(1e-3, over) for over in ("x", "y", "xy")]
     for count in (1, 2, 3):
         assert waited_in([MET, *steps[:count]], "collective-permute") == pytest.approx(count * waiting(1e-3))
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "collective-permute"])
+def test_along_an_axis_of_one_device_nobody_is_waited_for(kind: str) -> None:
+    steps = [MET, (1e-3, "xy"), (4e-3, "xy")]
+    assert waited_in(steps, kind, x=8, y=1) == waited_in([(each, "x") for each, _ in steps], kind, x=8)
 
 
 def test_at_the_end_of_a_call_groups_wait_that_have_not_met() -> None:
