@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodel.topology import Backend
 from planner.assignment import Assignment
-from planner.collapse import Shapes
+from planner.collapse import Shapes, behaviour
 from planner.fusion import Kernel
 from planner.graph import Graph, Value
 from planner.join import joined, operands_first
@@ -133,12 +133,12 @@ class _Clock:
             for one in instructions
         ]
         kept = [index for index, one in enumerate(instructions) if one.name == "return" or (one.op and one.op.effects)]
-        behaviour, inputs = [one.traits for one in instructions], {number: array for array, number in outside.items()}
+        inputs = {number: array for array, number in outside.items()}
 
         def nbytes(number: int) -> float:
             return sum(array.nbytes for array in instructions[number].results) if number >= 0 else inputs[number].nbytes
 
-        order = self.order(kernels(self.backend, behaviour, operands, kept, nbytes))
+        order = self.order(kernels(self.backend, [*map(behaviour, instructions)], operands, kept, nbytes))
         members = dict.fromkeys(index for kernel in order for index in kernel.members)
         self.found.orders[program] = tuple(instructions[index] for index in members)
         self.found.kernels[program] = [tuple(instructions[i] for i in sorted(kernel.members)) for kernel in order]

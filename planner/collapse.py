@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from planner.graph import Op, aval_of
 from planner.program import Array, Instruction
+from planner.traits import Traits
 
 Shape = tuple[int, ...]
 
@@ -50,6 +51,17 @@ class Shapes:
         """Whether a loop's result may take the memory of an array that it reads."""
         read = self.kept.get(array, array.value.shape)
         return result not in self.computed or read == self.computed[result] == self.kept[result]
+
+
+def behaviour(one: Instruction) -> Traits:
+    """How an instruction behaves, a contraction as one that reads by way of another shape what is collapsed for it."""
+    op = _contraction(one)
+    if op is None:
+        return one.traits
+    read = [_read_as(op, place, array.shape) for place, array in enumerate(one.operands)]
+    return one.traits._replace(
+        reshaped=tuple(at for at, array in enumerate(one.operands) if len(read[at]) != len(array.shape))
+    )
 
 
 def _contraction(one: Instruction) -> Op | None:

@@ -200,8 +200,8 @@ def _read_once(
         takes = how.takes and not (how.exchanges or (alike and how.joins))  # what joins is taken in here and there
         makers = [maker for maker in set(operands[reader]) if 0 <= maker < count]
         large = [maker for maker in operands[reader] if maker in bit]
-        if not how.takes:  # it may read thousands
-            once.update(large)
+        if not how.takes:  # it may read thousands; what gives it one in another shape takes in what makes that
+            once.update(maker for at, maker in enumerate(operands[reader]) if maker in bit and at not in how.reshaped)
             large = []
         for maker in (*large, None):
             behind[reader] = apart[reader] = 0

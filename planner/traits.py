@@ -39,6 +39,7 @@ class Traits(NamedTuple):
         repeats: for each operand, if any is, how an elementwise op repeats it along dimensions of which it has one
             element: along the last ones, so that each makes a row, or along others.
         exchanges: devices send each other parts of its operand, which it reads beside what is there.
+        reshaped: the places of operands that it reads by way of the same array in another shape.
     """
 
     loops: bool = False
@@ -57,6 +58,7 @@ class Traits(NamedTuple):
     places: int = 0
     repeats: tuple[Reduces | None, ...] = ()
     exchanges: bool = False
+    reshaped: tuple[int, ...] = ()
 
     @property
     def broadcasts(self) -> bool:

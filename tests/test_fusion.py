@@ -9,7 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from peaks import compiled_peak_of, peak_of
+from peaks import ONE, compiled_peak_of, peak_of
+
+from planner import plan
+from planner.buffers import timeline
+from planner.write import write
 
 LONG, POINTS = (1024, 256), (64, 256)
 
@@ -156,3 +160,20 @@ def test_what_an_op_waits_for_reads_before_it_updates() -> None:
 
     shapes = (4096, 64), (1, 1024)
     assert peak_of(fn, *shapes) == pytest.approx(compiled_peak_of(fn, *shapes), rel=0.02)
+
+
+@pytest.mark.parametrize("rows", [(8, 64), (512,)], ids=["reshaped", "as it is"])
+def test_a_sum_that_contractions_read_in_other_shapes_is_computed_for_each(rows: tuple[int, ...]) -> None:
+    """As rows and columns, and the other way round; what they read as it is is computed once."""
+
+    def fn(x: jax.Array, y: jax.Array, weights: jax.Array, dy: jax.Array) -> Any:
+        made = x * 2 + y
+        return made @ weights, jnp.einsum("...d,...e->de", made, dy)
+
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((*rows, 256),) * 2 + ((256, 128), (*rows, 128))]
+    planned = plan(fn, args, ONE)
+    program = write(planned.choice.assignment).program
+    kernels = timeline(planned.choice.assignment, program, planned.choice.request.donors).kernels[program]
+    computed = sum(one.name == "add" for kernel in kernels for one in kernel)
+    compiled = jax.jit(fn).lower(*args).compile().as_text()
+    assert computed == compiled.count(" add(") == len(rows)
