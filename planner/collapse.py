@@ -58,10 +58,8 @@ def behaviour(one: Instruction) -> Traits:
     op = _contraction(one)
     if op is None:
         return one.traits
-    read = [_read_as(op, place, array.shape) for place, array in enumerate(one.operands)]
-    return one.traits._replace(
-        reshaped=tuple(at for at, array in enumerate(one.operands) if len(read[at]) != len(array.shape))
-    )
+    places = enumerate(array.shape for array in one.operands)
+    return one.traits._replace(reshaped=tuple(at for at, shape in places if len(_read_as(op, at, shape)) != len(shape)))
 
 
 def _contraction(one: Instruction) -> Op | None:

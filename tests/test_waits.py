@@ -143,6 +143,10 @@ def test_groups_that_have_met_others_wait_with_those_for_what_came_before() -> N
     together = WAITS.seconds(4, [(3e-3, 8), (1e-3, 4)], 8)  # the last millisecond makes fours late alone
     assert waited_in([MET, *[(1e-3, "x")] * 3, (0.0, "y")]) == pytest.approx(3 * pairs + waiting(3e-3, 4, held_up=8))
     assert waited_in([MET, (2e-3, "x"), (1e-3, "y"), MET]) == pytest.approx(waiting(2e-3, 2) + together + all_eight)
+    in_turn = [(1e-3, "x"), (1e-3, "y")] * 2
+    pairs_again, fours_each = (WAITS.seconds(size, [(2e-3, 8), (1e-3, size)], 8) for size in (2, 4))
+    waited = pairs + pairs_again + 2 * fours_each + all_eight  # at last for what pairs have computed since they met
+    assert waited_in([MET, *in_turn, (0.0, "xy")]) == pytest.approx(waited)
     nested = [(1e-3, axes) for axes in ("xy", "y", "y", "xy", "x")]
     at_the_end = waiting(1e-3)
     assert waited_in([MET, *nested]) == pytest.approx(all_eight + 2 * fours + waiting(3e-3) + pairs + at_the_end)
