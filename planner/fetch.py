@@ -177,12 +177,12 @@ class Fetcher:
             arrived = replace(made, pieces=pieces, along=move.along)
             how = PARTED if parted else REARRANGED
             there, back = resharder.copies_seconds(move, value.shape, itemsize)
-            again, shifted = resharder.again_seconds(move, value.shape, itemsize)
+            again = resharder.again_seconds(move, value.shape, itemsize)
             turn, turn_back = resharder.turns(move, value.shape, itemsize)
             met = {"seconds": there, "colder_seconds": cold, "turn": turn}
             self.append(lines, "copy", how, (array,), (sent,), source, count, **met)
             self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
-            more = {"again_seconds": again, "shifted_seconds": shifted, "turn": turn_back}
+            more = {"again_seconds": again, "turn": turn_back}
             self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, **more)
         if made is not wanted:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)

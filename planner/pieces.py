@@ -1,4 +1,4 @@
-"""Pieces that an all-to-all brings: which are never put together, and which are read at other places."""
+"""Pieces that an all-to-all brings: which are never put together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import KeysView, Sequence
 
 from planner.program import Array, Instruction
-from planner.traits import REDUCTIONS, renames
+from planner.traits import REDUCTIONS
 
 
 def unassembled(kernels: Sequence[Sequence[Instruction]]) -> KeysView[Instruction]:
@@ -30,18 +30,3 @@ def unassembled(kernels: Sequence[Sequence[Instruction]]) -> KeysView[Instructio
 
 def _reduces(one: Instruction, dim: int) -> bool:
     return one.op is not None and one.name in REDUCTIONS and dim in one.op.params["axes"]
-
-
-def shifted_seconds(kernels: Sequence[Sequence[Instruction]]) -> float:
-    """What kernels take longer that read pieces at other places than they write to, as slices and rolls do.
-
-    Where what they write begins within a piece, none of its rows lies in one piece, and no row is copied as a whole.
-    """
-    total = 0.0
-    for kernel in kernels:
-        if any(one.traits.places and not (one.op and renames(one.op)) for one in kernel):
-            root = kernel[-1]
-            written = sum(array.nbytes for array in root.results)
-            read = (one for one in kernel if one.shifted_seconds)
-            total += root.count * sum(min(1.0, written / one.results[0].nbytes) * one.shifted_seconds for one in read)
-    return total

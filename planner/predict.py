@@ -15,7 +15,7 @@ from costmodel.strides import spread_bytes
 from planner.assignment import Assignment
 from planner.buffers import Timeline, timeline
 from planner.memory import Peak
-from planner.pieces import shifted_seconds, unassembled
+from planner.pieces import unassembled
 from planner.price import Priced
 from planner.program import Collective, Instruction, Program
 from planner.reuse import hands_on, refetch_seconds
@@ -81,7 +81,6 @@ def predict(assignment: Assignment, donors: Sequence[int | None]) -> Prediction:
     overhead += sum(one.count * over_time.again_seconds(one) for one in instructions)
     overhead += sum(one.count * min(1.0, over_time.parts.get(one, 1.0)) * one.colder_seconds for one in instructions)
     overhead -= _unassembled_seconds(over_time)
-    overhead += sum(map(shifted_seconds, over_time.kernels.values()))
     overhead += _turning_seconds(cost.device, over_time)
     overhead += _copied_seconds(cost, program, over_time, standing)
     overhead += _idle_seconds(cost, program, over_time)

@@ -90,8 +90,6 @@ class Instruction:
         count: how often it runs in one call of the program.
         seconds: on the device itself, each time that it runs.
         again_seconds: for each further kernel that computes it too; of what no kernel computes, what that saves.
-        shifted_seconds: beside, for each kernel that reads what it makes at other places than it writes to; see
-            `planner.pieces.shifted_seconds`.
         colder_seconds: beside, for what it reads that this call has not touched before; negative where it has, and the
             price is of what it has not.
         turn: of a copy that has elements in another order, how it reads them; None of all else.
@@ -111,7 +109,6 @@ class Instruction:
     count: float
     seconds: float = 0.0
     again_seconds: float = 0.0
-    shifted_seconds: float = 0.0
     colder_seconds: float = 0.0
     turn: Turn | None = None
     collectives: tuple[Collective, ...] = ()

@@ -270,21 +270,19 @@ class Resharder:
         sent, arrived = self._copies_alike(step, shape, itemsize, step.shards, step.columns)
         return float(sent), float(arrived)
 
-    def again_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> tuple[float, float]:
-        """Of each kernel after the first that reads what a step brings; and what any takes more at other places.
+    def again_seconds(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
+        """Of each kernel after the first that reads what a step brings.
 
         Pieces of an all-to-all that interleave are put together by each reader. Of short ones it finds out where every
-        element is, which takes what elements take that do not lie beside each other; of long ones too, where what it
-        writes begins within them.
+        element is, which takes what elements take that do not lie beside each other.
         """
         if step.kind != "all-to-all" or step.strided is None or not self.transposes:
-            return 0.0, 0.0
+            return 0.0
         nbytes = math.prod(shape) * itemsize / step.shards
         local = shard_shape(shape, step.layout, self.cost.axis_sizes)
         run = math.prod(local[step.along :]) // shard_count(step.axes, self.cost.axis_sizes)
-        rows = float(self.cost.rearrange_seconds(nbytes, itemsize, itemsize, nbytes))
-        elements = float(self.cost.rearrange_seconds(nbytes, itemsize, 2 * itemsize, run * itemsize))
-        return (rows, elements - rows) if run >= LONG_RUN else (elements, 0.0)
+        apart, span = (itemsize, nbytes) if run >= LONG_RUN else (2 * itemsize, run * itemsize)
+        return float(self.cost.rearrange_seconds(nbytes, itemsize, apart, span))
 
     def turns(self, step: Step, shape: Sequence[int], itemsize: int) -> tuple[Turn | None, Turn | None]:
         """How the copies of what is sent, and of what arrives, read elements; None where rows stay whole."""

@@ -215,7 +215,7 @@ def test_what_comes_once_a_call_is_not_in_the_caches_of_a_large_program() -> Non
 def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_reads_it() -> None:
     """What arrives for the first is in its price; where whole blocks of rows arrive, nothing is interleaved.
 
-    Long pieces are put together as rows are, which cost nothing here, unless what reads them begins within them.
+    Long pieces are put together as rows are, which cost nothing here, also where what reads them begins within them.
     """
     device = Device("d", {"float32": 1e15}, 1e9, 1e15, 0.0, element_seconds={"rearrange": 1e-9})
     topology = Topology("four", device, (Dim("x", 4, Link("bus", 0.0, 1e9)),), "cpu")
@@ -243,11 +243,9 @@ def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_read
     assert put_together(columns, rows, jnp.sin) == pytest.approx(0, abs=1e-3)
     assert put_together(columns, rows, jnp.sin, jnp.cos) == pytest.approx(1, abs=1e-3)
     assert put_together(rows, columns, jnp.sin, jnp.cos) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, rolled, jnp.sin, rolled_back) == pytest.approx(2, abs=1e-3)
     assert put_together(columns, rows, jnp.sin, jnp.cos, width=64) == pytest.approx(0, abs=1e-3)
-    assert put_together(columns, rows, rolled, width=64) == pytest.approx(1, abs=1e-3)
-    assert put_together(columns, rows, rolled, jnp.sin, rolled_back, width=64) == pytest.approx(2, abs=1e-3)
-    assert put_together(columns, rows, rolled, width=256) == pytest.approx(1, abs=1e-3), "two parts, copied first"
-    assert put_together(columns, rows, lambda x: x[:, 8:40], width=64) == pytest.approx(0.5, abs=1e-3)
+    assert put_together(columns, rows, rolled, lambda x: x[:, 8:40], width=64) == pytest.approx(0, abs=1e-3)
     assert put_together(columns, rows, row_sums, out=P("x")) == pytest.approx(-1, abs=1e-3), "summed piece by piece"
     assert put_together(columns, rows, row_sums, lambda x: x.max(1), out=P("x")) == pytest.approx(-1, abs=1e-3)
     assert put_together(columns, rows, row_sums, lambda x: x[:, 0], out=P("x")) == pytest.approx(1 / 32, abs=1e-3)

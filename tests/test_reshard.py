@@ -139,16 +139,14 @@ def test_gathering_along_another_dimension_than_the_outermost_copies_there_and_b
     ids=["pieces of 32", "of 8", "of 8 x 2", "of 1 x 2"],
 )
 def test_short_pieces_are_put_together_element_by_element(shape: Shape, stride: int) -> None:
-    """Long ones too, where they are read at other places."""
     cost = cost_on({"x": 8})
     source, target = ((), ("x",), *[()] * (len(shape) - 2)), (("x",), *[()] * (len(shape) - 1))
     resharder = Resharder(cost)
     options = chains(shape, source, target, resharder.mesh, turning=True)
     (move,) = next(steps for steps in options if steps[0].kind == "all-to-all")  # which is cheapest, the profile says
     nbytes = 4 * math.prod(shape) / 8
-    again, shifted = resharder.again_seconds(move, shape, 4)
+    again = resharder.again_seconds(move, shape, 4)
     assert again == pytest.approx(float(cost.rearrange_seconds(nbytes, 4, stride, stride)))
-    assert again + shifted == pytest.approx(float(cost.rearrange_seconds(nbytes, 4, 8, 8)))
 
 
 @pytest.mark.parametrize(
