@@ -182,8 +182,8 @@ class Fetcher:
             met = {"seconds": there, "colder_seconds": cold, "turn": turn}
             self.append(lines, "copy", how, (array,), (sent,), source, count, **met)
             self.append(lines, move.kind, LIBRARY, (sent,), (arrived,), source, count, collectives=(collective,))
-            more = {"again_seconds": again, "turn": turn_back}
-            self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, seconds=back, **more)
+            met = {"seconds": back, "again_seconds": again, "turn": turn_back}
+            self.append(lines, "copy", REARRANGED, (arrived,), (made,), source, count, **met)
         if made is not wanted:
             self.append(lines, "convert", rounded(value.dtype), (made,), (wanted,), source, count)
         return wanted
