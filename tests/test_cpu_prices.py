@@ -245,7 +245,10 @@ def test_what_an_all_to_all_interleaves_is_put_together_by_each_kernel_that_read
     assert put_together(rows, columns, jnp.sin, jnp.cos) == pytest.approx(0, abs=1e-3)
     assert put_together(columns, rows, rolled, jnp.sin, rolled_back) == pytest.approx(2, abs=1e-3)
     assert put_together(columns, rows, jnp.sin, jnp.cos, width=64) == pytest.approx(0, abs=1e-3)
-    assert put_together(columns, rows, rolled, lambda x: x[:, 8:40], width=64) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, rolled, width=64) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, rolled, jnp.sin, rolled_back, width=64) == pytest.approx(0, abs=1e-3)
+    assert put_together(columns, rows, rolled, width=256) == pytest.approx(0, abs=1e-3), "two parts, copied first"
+    assert put_together(columns, rows, lambda x: x[:, 8:40], width=64) == pytest.approx(0, abs=1e-3)
     assert put_together(columns, rows, row_sums, out=P("x")) == pytest.approx(-1, abs=1e-3), "summed piece by piece"
     assert put_together(columns, rows, row_sums, lambda x: x.max(1), out=P("x")) == pytest.approx(-1, abs=1e-3)
     assert put_together(columns, rows, row_sums, lambda x: x[:, 0], out=P("x")) == pytest.approx(1 / 32, abs=1e-3)
