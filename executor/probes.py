@@ -30,6 +30,8 @@ TRANSPOSED = "gradient of weights"
 PRODUCTS = ("results", "gradient of inputs", TRANSPOSED)
 """Of a layer in training; in the last the left operand is transposed."""
 MATRIX_TYPES = ("float32", "bfloat16")
+SHORT_LOOP, MET_ROUNDS = 4, 80
+"""Rounds of a long loop at least, and of one that tells what arrays take after devices have met."""
 
 MANY_ARRAYS = 64
 """Arguments, or results, of the calls that tell what one more takes."""
@@ -51,8 +53,9 @@ class LoopProbe:
 
     Collectives are along the mesh axis "group" of so many devices; in a `partitioned` step the arrays are those of all
     devices, along their first dimension, and the compiler makes the collectives out of its constraints. What is timed
-    is in it so many `repetitions`. What tells of a class of elements works on so many `elements` of that class, and
-    moves so many bytes; of a collective those are what the kernel writes that makes its operand.
+    is in it so many `repetitions`; its long loop has so many `rounds` at least. What tells of a class of elements works
+    on so many `elements` of that class, and moves so many bytes; of a collective those are what the kernel writes that
+    makes its operand.
     """
 
     step: Callable[..., Arrays]
@@ -63,6 +66,7 @@ class LoopProbe:
     partitioned: bool = False
     elements: float = 1.0
     moved_bytes: float = 0.0
+    rounds: int = SHORT_LOOP
 
 
 @dataclass(frozen=True)
@@ -150,12 +154,16 @@ def memory_probe(nbytes: int) -> LoopProbe:
 
 
 def met_probe(nbytes: int, device_count: int) -> LoopProbe:
-    """The same, but that all devices meet before, so that another core may go on with each."""
+    """The same, but that all devices meet before, so that another core may go on with each.
+
+    Over arrays that caches hold, the first ten rounds take up to twice as long as later ones: in loops of twenty that
+    is more than what meeting adds.
+    """
 
     def step(x: jax.Array) -> Arrays:
         return (lax.psum(x[0], "group") / (2 * device_count) * x + 0.5,)
 
-    return LoopProbe(step, ((nbytes // 4,),), group_size=device_count)
+    return LoopProbe(step, ((nbytes // 4,),), group_size=device_count, rounds=MET_ROUNDS)
 
 
 def element_probes(sizes: ProbeSizes) -> dict[str, LoopProbe]:

@@ -22,7 +22,7 @@ from executor.probes import Arrays, CallProbe, LoopProbe
 LOOP_SECONDS = 0.01
 LOOP_RATIO = 3
 LOOP_GUESSES = 3  # What a short loop tells of a small operation is mostly noise.
-SHORT_LOOP, LONGEST_LOOP = 4, 2000
+LONGEST_LOOP = 2000
 CALLS, CALL_SECONDS, MOST_CALLS = 5, 0.02, 40
 """Calls of a `CallProbe` in a row, of which the median counts: so many at least, and until so much time has passed."""
 
@@ -88,10 +88,10 @@ def _loop(probe: LoopProbe, devices: Sequence[jax.Device]) -> Callable[[], Timed
 
     def settled() -> Timed:
         per_round(2)
-        length = SHORT_LOOP
+        length = probe.rounds
         for _ in range(LOOP_GUESSES):
             short, repeated = per_round(length)
-            guess = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, SHORT_LOOP, LONGEST_LOOP))
+            guess = int(np.clip(max(LOOP_SECONDS, LOOP_RATIO * short) / repeated, probe.rounds, LONGEST_LOOP))
             if guess == length:
                 break
             length = guess

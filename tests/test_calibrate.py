@@ -95,6 +95,27 @@ def test_memory_met_again_is_what_a_round_takes_beside_its_meeting_and_what_it_w
     assert met_memory({}, device, None, 1) == ()
 
 
+def test_a_loop_around_a_meeting_is_long_for_its_first_rounds_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted by the rounds that a device tells of; other loops are as long as the clock wants them."""
+    monkeypatch.setattr("executor.timers.LOOP_SECONDS", 0.0)
+    monkeypatch.setattr("executor.timers.LOOP_RATIO", 0)
+    told: list[int] = []
+
+    def rounds(probe: probes.LoopProbe) -> int:
+        def step(x: jax.Array) -> probes.Arrays:
+            jax.debug.callback(lambda: told.append(1))
+            return probe.step(x)
+
+        run = compiled(replace(probe, step=step), jax.devices()[:1])()
+        told.clear()
+        run()
+        jax.effects_barrier()
+        return len(told) - 1  # the short loop has one
+
+    assert rounds(probes.met_probe(2**12, 1)) == probes.MET_ROUNDS
+    assert rounds(probes.memory_probe(2**12)) == probes.SHORT_LOOP
+
+
 def test_the_profile_reads_back(model: CostModel) -> None:
     assert CostModel.from_json(model.to_json()) == model
 
